@@ -1,0 +1,77 @@
+# attest_layer(NAME [LINK targets...] [PRIVATE_LINK targets...]): library attest_NAME from src/NAME/**/*.cc.
+# attest_tests(NAME [LINK targets...]): one GoogleTest binary attest_NAME_tests from tests/NAME/**/*_test.cc.
+
+set(ATTEST_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
+
+# Files written for one instruction set end in _<isa>.cc and get its flags; everything else is baseline x86-64.
+# Such files keep their code in unnamed namespaces: an inline function that also exists in a baseline object could
+# otherwise be linked from here and run where the instructions are missing.
+set(ATTEST_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(ATTEST_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mfma -mf16c -mbmi2)
+set(ATTEST_ISA_FLAGS_avx512vnni ${ATTEST_ISA_FLAGS_avx512} -mavx512vnni)
+set(ATTEST_ISA_FLAGS_avx512bf16 ${ATTEST_ISA_FLAGS_avx512vnni} -mavx512bf16)
+set(ATTEST_ISA_FLAGS_amx ${ATTEST_ISA_FLAGS_avx512bf16} -mavx512vbmi -mamx-tile -mamx-bf16 -mamx-int8)
+
+function(attest_compile_options target)
+  target_compile_options(${target} PRIVATE ${ATTEST_WARNINGS})
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" OR CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+    target_compile_options(${target} PRIVATE -O3)
+  endif()
+  if(ATTEST_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${ATTEST_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${ATTEST_SANITIZE})
+  endif()
+  if(ATTEST_COVERAGE)
+    target_compile_options(${target} PRIVATE --coverage)
+    target_link_options(${target} PRIVATE --coverage)
+  endif()
+endfunction()
+
+function(attest_isa_flags)
+  foreach(source ${ARGN})
+    foreach(isa avx2 avx512 avx512vnni avx512bf16 amx)
+      if(source MATCHES "_${isa}\\.cc$")
+        if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${ATTEST_ISA_FLAGS_${isa}}")
+        endif()
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
+function(attest_layer name)
+  cmake_parse_arguments(ARG "" "" "LINK;PRIVATE_LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512vnni|avx512bf16|amx)\\.cc$")
+  endif()
+  if(sources)
+    add_library(attest_${name} STATIC ${sources})
+    attest_isa_flags(${sources})
+    attest_compile_options(attest_${name})
+    target_include_directories(attest_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>
+                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/attest>)
+    target_link_libraries(attest_${name} PUBLIC ${ARG_LINK} Threads::Threads PRIVATE ${ARG_PRIVATE_LINK})
+  else()
+    add_library(attest_${name} INTERFACE)
+    target_link_libraries(attest_${name} INTERFACE ${ARG_LINK})
+  endif()
+endfunction()
+
+function(attest_tests name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(attest_${name}_tests ${sources})
+  attest_compile_options(attest_${name}_tests)
+  target_include_directories(attest_${name}_tests PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
+  target_compile_definitions(attest_${name}_tests PRIVATE ATTEST_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                                          ATTEST_BUILD_DIR="${CMAKE_BINARY_DIR}")
+  target_link_libraries(attest_${name}_tests PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  include(GoogleTest)
+  gtest_discover_tests(attest_${name}_tests TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 600)
+endfunction()

@@ -1,0 +1,92 @@
+// The only way to attention for the engine and the model: make a Router at load, a plan once per step, attend
+// once per layer. Everything below (contracts, dispatch, kernels) is reached through here.
+//
+// A plan belongs to one step and one spec; it holds validated Routes, so a kernel that cannot do the call has
+// said so before anything ran.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/problem.h"
+#include "base/error.h"
+#include "base/thread_team.h"
+#include "device/cpu.h"
+#include "kernels/attention_params.h"
+
+namespace attest {
+
+struct KernelEntry;  // attention/dispatch.h: name, contract, launch function
+
+// Which kernels this process may use. Immutable after Create.
+class AttentionRouter {
+ public:
+  // `forced` names the one kernel that must run ("" lets the contract choose). An unknown name is an error
+  // that lists the known ones; so is a kernel this CPU lacks.
+  static Expected<AttentionRouter> Create(const CpuFeatures& cpu, std::string_view forced = "");
+
+  // Start-up check: every phase the engine can produce has a route for this spec. The error prints every
+  // kernel with every reason it refused.
+  [[nodiscard]] Status CheckSpec(const AttentionSpec& spec) const;
+
+  [[nodiscard]] const CpuFeatures& cpu() const { return cpu_; }
+  [[nodiscard]] const std::string& forced() const { return forced_; }
+
+ private:
+  CpuFeatures cpu_;
+  std::string forced_;
+};
+
+// The lengths of one step; views stay valid while the plan is used.
+struct AttentionLengths {
+  const CuSeqlens* q_begin = nullptr;  // [num_seqs + 1]
+  std::span<const int32_t> kv_len;     // [num_seqs]
+  BlockTables block_tables;            // rows for every sequence
+};
+
+class AttentionPlan;  // attention/plan.h: groups of sequences by phase, each with its Route and work items
+
+struct AttentionPlanDeleter {
+  void operator()(AttentionPlan* plan) const;
+};
+using AttentionPlanPtr = std::unique_ptr<AttentionPlan, AttentionPlanDeleter>;
+
+// Splits the sequences by phase, chooses a route for each group and cuts its work for `num_threads`. Pure: no
+// device access. kInvalidArgument names the sequence whose lengths are out of range or whose table is too
+// short; kUnsupported lists each kernel with its reasons.
+[[nodiscard]] Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router,
+                                                       const AttentionSpec& spec,
+                                                       const AttentionLengths& lengths, int num_threads);
+
+// One layer. q [num_tokens, q_heads, head_dim] f32, out [num_tokens, q_heads, v_head_dim] f32, every row of
+// every sequence of the plan is written. REQUIRES: kv matches the plan's spec; K and V of this step are
+// appended.
+struct AttendArgs {
+  View<const float, 3> q;
+  View<float, 3> out;
+  const PagedKv* kv = nullptr;
+  const float* alibi_slopes = nullptr;
+  const float* sinks = nullptr;
+};
+void Attend(const AttentionPlan& plan, const AttendArgs& args, ThreadTeam& team);
+
+// The only writer of KV pages: row t of k and v goes to slot slots[t] (block * block_size + offset),
+// converted to the page's dtype; a negative slot writes nothing. k [num_tokens, kv_heads, head_dim], v [..,
+// v_head_dim]. REQUIRES: slots[t] < num_blocks * block_size; no slot twice.
+void AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
+              const PagedKv& kv, ThreadTeam& team);
+
+// The names of the kernels a plan runs, by phase, for metrics and logs: {"decode", "attn_decode_avx2"}, ...
+struct PlannedRoute {
+  AttentionPhase phase;
+  std::string_view kernel;
+  int num_seqs = 0;
+  int num_tokens = 0;
+};
+[[nodiscard]] std::vector<PlannedRoute> PlannedRoutes(const AttentionPlan& plan);
+
+}  // namespace attest

@@ -1,0 +1,21 @@
+// The log: one line per event on standard error, with a level. Callers format with fmt. Kernels never log.
+#pragma once
+
+#include <string_view>
+
+namespace attest {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+// Sets the lowest level that is written (default kInfo). Any thread.
+void SetLogLevel(LogLevel level);
+[[nodiscard]] LogLevel GetLogLevel();
+
+// Writes one line. Any thread; lines never interleave.
+void Log(LogLevel level, std::string_view message);
+inline void LogDebug(std::string_view message) { Log(LogLevel::kDebug, message); }
+inline void LogInfo(std::string_view message) { Log(LogLevel::kInfo, message); }
+inline void LogWarning(std::string_view message) { Log(LogLevel::kWarning, message); }
+inline void LogError(std::string_view message) { Log(LogLevel::kError, message); }
+
+}  // namespace attest

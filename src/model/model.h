@@ -1,0 +1,54 @@
+// A loaded model: immutable weights plus the step's run state. One Model is driven by one thread (the
+// engine's), which owns the team.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/error.h"
+#include "base/thread_team.h"
+#include "kernels/matmul.h"
+#include "model/config.h"
+#include "model/step_batch.h"
+#include "tensor/paged_kv.h"
+
+namespace attest {
+
+class Checkpoint;  // io/checkpoint.h: the model's files, mapped
+
+struct ModelOptions {
+  CpuFeatures cpu;
+  ComputeMode compute = ComputeMode::kFast;
+  DType kv_dtype = DType::kBF16;
+  int block_size = 16;
+  std::string forced_attention;  // kernel name, "" lets the contract choose
+  // Called during load with bytes done and bytes in all; may be empty.
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
+};
+
+class Model {
+ public:
+  // Reads the config, checks name, type and shape of every tensor together, repacks weights and drops the
+  // file's pages. Errors name the tensor or key. The attention routes of every phase are checked here: no
+  // route, no model.
+  static Expected<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, const ModelOptions& options,
+                                               ThreadTeam& team);
+
+  virtual ~Model() = default;
+  [[nodiscard]] virtual const ModelConfig& config() const = 0;
+  [[nodiscard]] virtual const AttentionSpec& attention_spec() const = 0;
+  [[nodiscard]] virtual const AttentionRouter& attention_router() const = 0;
+  [[nodiscard]] virtual int64_t weight_bytes() const = 0;
+
+  // Embeds batch.tokens, runs every layer (append K/V, then attend through `plan`), and writes the logits of
+  // batch.logit_rows into logits [logit_rows, vocab_size]. `kv` has one PagedKv per layer.
+  // REQUIRES: token ids in range; slots and tables valid for kv.
+  virtual void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
+                       View<float, 2> logits, ThreadTeam& team) = 0;
+};
+
+}  // namespace attest

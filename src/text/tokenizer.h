@@ -1,0 +1,88 @@
+// Text to token ids and back. Immutable after load; any number of threads may use one Tokenizer at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace attest {
+
+// GGUF's tokenizer.ggml.* keys as plain data (the loader fills it; text/ reads no files). Spans point into
+// the mapped file.
+struct GgufVocabulary {
+  std::string model;  // "gpt2" or "llama"; anything else is refused by name
+  std::string pre;    // "default", "smollm", "llama-bpe", "qwen2", ...; "" when absent
+  std::vector<std::string_view> tokens;
+  std::vector<float> scores;             // "llama" only
+  std::vector<int32_t> token_types;      // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+  std::vector<std::string_view> merges;  // "gpt2" only
+  std::optional<int32_t> bos_id, eos_id, eot_id, eom_id, unk_id, pad_id;
+  std::optional<bool> add_bos, add_eos, add_space_prefix;
+};
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  // BOS/EOS by the model's own rule
+  bool parse_special_tokens =
+      true;  // text such as <|im_end|> becomes the special token (chat templates need it)
+};
+
+class Tokenizer {
+ public:
+  // `tokenizer_json`: the text of tokenizer.json. `tokenizer_config_json` and `special_tokens_map_json` may
+  // be empty. An unsupported normalizer, pre-tokenizer, model or decoder is kUnsupported and names it.
+  static Expected<std::unique_ptr<Tokenizer>> FromTokenizerJson(std::string_view tokenizer_json,
+                                                                std::string_view tokenizer_config_json = {});
+  static Expected<std::unique_ptr<Tokenizer>> FromGguf(const GgufVocabulary& vocabulary);
+
+  virtual ~Tokenizer() = default;
+
+  // Invalid UTF-8 is encoded as the reference library does after replacement with U+FFFD; never fails.
+  [[nodiscard]] virtual std::vector<int32_t> Encode(std::string_view text,
+                                                    const EncodeOptions& options = {}) const = 0;
+
+  // The text of `ids`. REQUIRES: ids in [0, vocab_size). Result is valid UTF-8 (invalid sequences become
+  // U+FFFD).
+  [[nodiscard]] virtual std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const = 0;
+
+  [[nodiscard]] virtual int32_t vocab_size() const = 0;  // ids are in [0, vocab_size)
+  [[nodiscard]] virtual std::string_view TokenText(
+      int32_t id) const = 0;  // as stored in the vocabulary ("Ġthe")
+  // The bytes a token contributes to decoded text in the middle of a sequence (before UTF-8 repair).
+  [[nodiscard]] virtual std::string TokenBytes(int32_t id) const = 0;
+  [[nodiscard]] virtual std::optional<int32_t> TokenId(std::string_view text) const = 0;
+  [[nodiscard]] virtual bool is_special(int32_t id) const = 0;  // dropped by skip_special_tokens
+  [[nodiscard]] virtual std::optional<int32_t> bos_id() const = 0;
+  [[nodiscard]] virtual std::optional<int32_t> eos_id() const = 0;
+  // Ids that end a generation: eos, eot, eom and control tokens that are known end markers.
+  [[nodiscard]] virtual const std::vector<int32_t>& end_ids() const = 0;
+};
+
+// Streaming decode. Emits only whole code points; the joined pieces equal Tokenizer::Decode of all ids.
+// One per stream; not thread-safe.
+class IncrementalDecoder {
+ public:
+  // `prompt` primes the stream, so that the first generated token keeps or drops its leading space as the
+  // full decode of prompt + output would. The prompt's own text is never emitted.
+  IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special_tokens,
+                     std::span<const int32_t> prompt = {});
+  ~IncrementalDecoder();
+  IncrementalDecoder(IncrementalDecoder&&) noexcept;
+  IncrementalDecoder& operator=(IncrementalDecoder&&) noexcept;
+
+  // Text that became final with this token; may be empty.
+  [[nodiscard]] std::string Append(int32_t id);
+  // What is left, with incomplete sequences as U+FFFD. Call once at the end.
+  [[nodiscard]] std::string Finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace attest
