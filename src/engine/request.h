@@ -20,21 +20,25 @@ struct SamplingParams {
   float min_p = 0.0f;           // [0, 1]
   std::optional<int64_t> seed;  // unset: the engine draws one
   int32_t max_tokens = 16;      // >= 1, generated tokens
-  int32_t min_tokens = 0;
+  int32_t min_tokens = 0;       // ids that would end the sequence cannot be drawn before this many tokens
   bool ignore_eos = false;
-  std::vector<int32_t>
-      stop_token_ids;  // end the sequence; the id is reported, its text is not part of the output
+  // End the sequence; the id is reported, its text is not part of the output. Also with ignore_eos.
+  std::vector<int32_t> stop_token_ids;
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kError };
+inline constexpr int kNumFinishReasons = 4;
+[[nodiscard]] const char* FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
 
 // Events of one sequence, in order. Called on the engine thread; implementations hand over and return at
-// once.
+// once, and do not throw. The stop or eos id that ends a sequence is not passed to OnToken but to OnFinish;
+// it is a generated token all the same (it counts against max_tokens and in usage).
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual void OnToken(int32_t token) = 0;
-  // Exactly once, last. stop_token: the stop or eos id that ended it. `error` is set with kError.
+  // Exactly once, last. stop_token: the stop or eos id that ended it. `error` is set with kError, and points
+  // to a value that lives during the call only.
   virtual void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) = 0;
 };
 
