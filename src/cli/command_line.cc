@@ -1,0 +1,327 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "base/version.h"
+
+namespace attest {
+namespace {
+
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// The known name closest to `word`, if it is close enough to be a slip of the finger.
+std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& name : known) {
+    const size_t distance = EditDistance(word, name);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = name;
+    }
+  }
+  return best;
+}
+
+// CLI11 has no way to declare the two-letter single-dash names that vLLM users type.
+std::vector<std::string> SpellOut(std::vector<std::string> args) {
+  static const std::map<std::string, std::string> kLong = {{"-tp", "--tensor-parallel-size"}};
+  for (std::string& arg : args) {
+    const size_t equals = arg.find('=');
+    if (const auto found = kLong.find(arg.substr(0, equals)); found != kLong.end()) {
+      arg = found->second + (equals == std::string::npos ? "" : arg.substr(equals));
+    }
+  }
+  return args;
+}
+
+void AddModel(CLI::App& app, ModelFlags& flags) {
+  app.add_option(
+      "MODEL", flags.model,
+      "Folder with safetensors, a .gguf file, or org/name in the local Hugging Face cache; without it the "
+      "default model, SmolLM2-135M-Instruct");
+}
+
+void AddCompute(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--dtype", flags.dtype, "Type of weights that are not quantised")
+      ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--compute", flags.compute,
+                 "f32 keeps every product in float32: slow, separates bugs from rounding")
+      ->check(CLI::IsMember({"auto", "f32"}))
+      ->capture_default_str();
+  app.add_option("--kv-cache-dtype", flags.kv_cache_dtype,
+                 "Type of the KV cache; auto is bf16, or f32 with --compute f32")
+      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f32", "float32"}))
+      ->capture_default_str();
+  app.add_option(
+      "--attention-backend", flags.attention_backend,
+      "Force one attention kernel by name (see `attest kernels`); a name that cannot do a call is an error");
+  app.add_option("--block-size", flags.block_size, "Tokens in a KV block")
+      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads, "Compute threads; 0 takes every CPU this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+void AddEngine(CLI::App& app, ModelFlags& flags) {
+  AddCompute(app, flags);
+  app.add_option(
+         "--max-model-len", flags.max_model_len,
+         "Longest prompt plus output in tokens; 0 takes the model's limit, cut to what fits in memory")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences that run at once")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Token budget of one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--kv-cache-gib", flags.kv_cache_gib,
+                 "Memory of the KV cache in GiB; 0 sizes it from free memory")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--chat-template", flags.chat_template,
+                 "File with a Jinja chat template instead of the model's own")
+      ->check(CLI::ExistingFile);
+  app.add_option("--tensor-parallel-size", flags.tensor_parallel_size,
+                 "Ranks that share the model (-tp); 1 in this version")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+void AddSampling(CLI::App& app, SamplingFlags& flags) {
+  app.add_option("-n,--max-tokens", flags.max_tokens, "Most tokens to generate")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("-t,--temperature", flags.temperature, "0 is greedy")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-p", flags.top_p, "Smallest set of tokens whose mass reaches this")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--top-k", flags.top_k, "Most likely tokens to draw from; 0 is all")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--min-p", flags.min_p, "Drop tokens below this share of the best one's probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--seed", flags.seed, "Same seed, same text; drawn when absent");
+}
+
+void AddServe(CLI::App& app, ServeOptions& options) {
+  AddModel(app, options.model);
+  app.add_option("--host", options.host, "Address to listen on")->capture_default_str();
+  app.add_option("--port", options.port, "Port to listen on; 0 lets the system choose")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--api-key", options.api_keys,
+                 "Key that clients must send as a bearer token; may be repeated")
+      ->envname("ATTEST_API_KEY");
+  app.add_option("--served-model-name", options.served_model_names,
+                 "Names that clients may ask for; the first is reported")
+      ->expected(1, 16);
+  app.add_option("--seed", options.seed, "Seed of requests that send none; drawn per request when absent");
+  app.add_option("--metrics-prefix", options.metrics_prefix,
+                 "Prefix of the series in /metrics (vllm: for its dashboards)")
+      ->capture_default_str();
+  app.add_flag("!--disable-log-requests", options.log_requests, "Write no line per request");
+  app.add_flag("--resolve-only", options.resolve_only,
+               "Print the path of the model that would be served and exit; status 3 when the default model "
+               "must be fetched");
+  AddEngine(app, options.model);
+}
+
+void AddExplain(CLI::App& app, ExplainOptions& o, ModelFlags& model) {
+  AddModel(app, model);
+  app.add_option("--phase", o.phase,
+                 "prefill, extend, decode or uniform-decode; computed from the lengths by default")
+      ->check(CLI::IsMember({"prefill", "extend", "decode", "uniform-decode"}));
+  const auto length = CLI::Range(1, 1 << 30);
+  app.add_option("--q-len", o.q_len, "Query rows of each sequence")->check(length)->capture_default_str();
+  app.add_option("--kv-len", o.kv_len, "Keys of each sequence, the new ones included")
+      ->check(length)
+      ->capture_default_str();
+  app.add_option("--num-seqs", o.num_seqs, "Sequences in the call")->check(length)->capture_default_str();
+  const auto heads = CLI::Range(1, 65536);
+  app.add_option("--q-heads", o.q_heads, "Query heads")->check(heads)->capture_default_str();
+  app.add_option("--kv-heads", o.kv_heads, "KV heads")->check(heads)->capture_default_str();
+  app.add_option("--head-dim", o.head_dim, "Size of a head of Q and K")->check(heads)->capture_default_str();
+  app.add_option("--v-head-dim", o.v_head_dim, "Size of a head of V; head_dim by default")->check(heads);
+  app.add_option("--q-dtype", o.q_dtype, "f32, bf16 or f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app.add_option("--kv-dtype", o.kv_dtype, "Type of K and V")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "int8"}))
+      ->capture_default_str();
+  app.add_option("--layout", o.layout, "Where K and V lie")
+      ->check(CLI::IsMember({"paged-hnd", "paged-nhd", "contiguous"}))
+      ->capture_default_str();
+  app.add_option("--block-size", o.block_size, "Tokens in a KV block")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--scale", o.scale, "Softmax scale; 1/sqrt(head_dim) by default");
+  app.add_flag("--non-causal", o.non_causal, "No causal mask");
+  app.add_option("--window-left", o.window_left, "Keys left of the query that stay visible")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("--window-right", o.window_right, "Keys right of the query that stay visible")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("--chunk", o.chunk, "Local attention in chunks of this many tokens")->check(length);
+  app.add_option("--sink-tokens", o.sink_tokens, "First keys exempt from the left window")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--softcap", o.softcap, "Cap of the scores; 0 is off")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_flag("--alibi", o.alibi, "ALiBi slopes");
+  app.add_flag("--sinks", o.sinks, "Sink logits");
+  app.add_flag("--k-descale", o.k_descale, "Scales of K");
+  app.add_flag("--v-descale", o.v_descale, "Scales of V");
+  app.add_flag("--lse", o.lse, "The log-sum-exp is wanted");
+  app.add_flag("--precise", o.precise, "Every product in float32 (--compute f32)");
+  app.add_option("--attention-backend", o.attention_backend, "Force this kernel");
+}
+
+std::vector<std::string> LongNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// The subcommand the user typed, or the program itself.
+CLI::App& Deepest(CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
+}
+
+std::string ExplainExtras(CLI::App& app) {
+  CLI::App& at = Deepest(app);
+  const std::vector<std::string> extras = app.remaining(true);
+  const std::string word = extras.empty() ? "" : extras.front();
+  const std::string flag = word.substr(0, word.find('='));
+  std::string hint;
+  if (flag.starts_with("-")) {
+    if (const std::string nearest = Nearest(flag, LongNames(at)); !nearest.empty())
+      hint = fmt::format("; did you mean {}?", nearest);
+    return fmt::format("unknown flag {}{}\n", flag, hint);
+  }
+  return fmt::format("unexpected argument '{}'\n", word);
+}
+
+}  // namespace
+
+std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& args) {
+  CLI::App app{"attest: LLM serving whose attention is checked, not trusted", "attest"};
+  app.set_version_flag("--version", std::string("attest ") + kVersion);
+  app.require_subcommand(1);
+
+  ServeOptions serve;
+  GenerateOptions generate;
+  ChatOptions chat;
+  TokenizeOptions tokenize;
+  InspectOptions inspect;
+  ExplainOptions explain;
+  ModelFlags explain_model;
+
+  CLI::App* serve_app = app.add_subcommand("serve", "Serve a model over the OpenAI HTTP API");
+  AddServe(*serve_app, serve);
+  CLI::App* generate_app =
+      app.add_subcommand("generate", "Complete one prompt, streaming to standard output");
+  AddModel(*generate_app, generate.model);
+  generate_app->add_option("-p,--prompt", generate.prompt, "The prompt; standard input by default");
+  generate_app->add_flag("--chat", generate.chat, "Wrap the prompt in the model's chat template");
+  generate_app->add_flag("--ignore-eos", generate.ignore_eos, "Go on after the model's end token");
+  AddSampling(*generate_app, generate.sampling);
+  AddEngine(*generate_app, generate.model);
+  CLI::App* chat_app = app.add_subcommand("chat", "Talk to a model in the terminal");
+  AddModel(*chat_app, chat.model);
+  chat_app->add_option("--system", chat.system, "The system message");
+  AddSampling(*chat_app, chat.sampling);
+  AddEngine(*chat_app, chat.model);
+  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Text to token ids, or back");
+  AddModel(*tokenize_app, tokenize.model);
+  tokenize_app->add_option("-p,--prompt", tokenize.text, "The text; standard input by default");
+  tokenize_app->add_option("--decode", tokenize.decode_ids,
+                           "Ids, separated by commas or spaces, to turn into text");
+  tokenize_app->add_flag("--ids", tokenize.ids_only, "Print the ids alone, on one line");
+  tokenize_app->add_flag("--no-special-tokens", tokenize.no_special_tokens, "Add no BOS or EOS");
+  CLI::App* inspect_app =
+      app.add_subcommand("inspect", "What is in a model's files, and whether it fits in memory");
+  AddModel(*inspect_app, inspect.model);
+  inspect_app->add_flag("--tensors", inspect.tensors, "List every tensor");
+  inspect_app->add_option("--kv-cache-dtype", inspect.model.kv_cache_dtype, "Type of the KV cache")
+      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f32", "float32"}))
+      ->capture_default_str();
+  CLI::App* kernels_app =
+      app.add_subcommand("kernels", "Every attention kernel, its contract, and whether this machine has it");
+  CLI::App* explain_app =
+      app.add_subcommand("explain", "Which attention kernel runs a call, and why each other does not");
+  AddExplain(*explain_app, explain, explain_model);
+  for (CLI::App* sub :
+       {serve_app, generate_app, chat_app, tokenize_app, inspect_app, kernels_app, explain_app}) {
+    sub->set_version_flag("--version", std::string("attest ") + kVersion);
+  }
+
+  std::vector<std::string> words = SpellOut(args);
+  if (!words.empty() && !words.front().starts_with("-")) {
+    std::vector<std::string> names;
+    for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
+      names.push_back(sub->get_name());
+    if (std::find(names.begin(), names.end(), words.front()) == names.end()) {
+      const std::string nearest = Nearest(words.front(), names);
+      return ExitNow{2, fmt::format("unknown command '{}'{}; commands: {}\n", words.front(),
+                                    nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                                    fmt::join(names, ", "))};
+    }
+  }
+  std::reverse(words.begin(), words.end());  // CLI11 takes them last first
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    return ExitNow{0, Deepest(app).help()};
+  } catch (const CLI::CallForAllHelp&) {
+    return ExitNow{0, app.help("", CLI::AppFormatMode::All)};
+  } catch (const CLI::CallForVersion& version) {
+    return ExitNow{0, std::string(version.what()) + "\n"};
+  } catch (const CLI::ExtrasError&) {
+    return ExitNow{2, ExplainExtras(app)};
+  } catch (const CLI::ParseError& error) {
+    const std::string name = Deepest(app).get_name();
+    return ExitNow{2, fmt::format("{}\nRun attest {}{}--help for the flags.\n", error.what(),
+                                  name == "attest" ? "" : name, name == "attest" ? "" : " ")};
+  }
+  if (serve_app->parsed()) return Command{serve};
+  if (generate_app->parsed()) return Command{generate};
+  if (chat_app->parsed()) return Command{chat};
+  if (tokenize_app->parsed()) return Command{tokenize};
+  if (inspect_app->parsed()) return Command{inspect};
+  if (explain_app->parsed()) {
+    if (explain_app->count("MODEL") > 0) explain.model = explain_model;
+    return Command{explain};
+  }
+  return Command{KernelsOptions{}};
+}
+
+}  // namespace attest

@@ -1,0 +1,103 @@
+// What the user asked for, one plain struct per command. Filled by cli/command_line.cc, read by the commands.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace attest {
+
+// Which model, and how it is computed: shared by every command that loads one.
+struct ModelFlags {
+  std::string model;                    // folder, .gguf file or org/name; "" is the default model
+  std::string dtype = "auto";           // auto, float32, float16, bfloat16: of weights that are not quantised
+  std::string compute = "auto";         // auto, f32
+  std::string kv_cache_dtype = "auto";  // auto, bf16, f32
+  std::string attention_backend;        // kernel name; "" lets the contract choose
+  std::string chat_template;            // file with a Jinja template instead of the model's own
+  int block_size = 16;                  // tokens
+  int threads = 0;                      // 0: one per CPU this process may use
+  int32_t max_model_len = 0;            // tokens; 0: the model's own limit, cut to what fits in memory
+  int32_t max_num_seqs = 64;
+  int32_t max_num_batched_tokens = 2048;
+  double kv_cache_gib = 0.0;  // 0: sized from free memory
+  int tensor_parallel_size = 1;
+};
+
+struct ServeOptions {
+  ModelFlags model;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::vector<std::string> api_keys;
+  std::vector<std::string> served_model_names;
+  std::string metrics_prefix = "attest:";
+  std::optional<int64_t> seed;
+  bool log_requests = true;
+  bool resolve_only = false;
+};
+
+struct SamplingFlags {
+  int32_t max_tokens = 256;
+  double temperature = 0.0;
+  double top_p = 1.0;
+  int32_t top_k = 0;
+  double min_p = 0.0;
+  std::optional<int64_t> seed;
+};
+
+struct GenerateOptions {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string prompt;  // "" reads standard input
+  bool chat = false;   // wrap the prompt in the model's chat template
+  bool ignore_eos = false;
+};
+
+struct ChatOptions {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string system;
+};
+
+struct TokenizeOptions {
+  ModelFlags model;
+  std::string text;        // "" reads standard input
+  std::string decode_ids;  // "1,2,3": decode instead
+  bool ids_only = false;
+  bool no_special_tokens = false;
+};
+
+struct InspectOptions {
+  ModelFlags model;
+  bool tensors = false;  // list every tensor
+};
+
+struct KernelsOptions {};
+
+struct ExplainOptions {
+  std::optional<ModelFlags> model;  // the model's own heads and dtypes instead of the flags below
+  std::string phase;  // prefill, extend, decode, uniform-decode; "" computes it from the lengths
+  int32_t q_len = 1;
+  int32_t kv_len = 1024;
+  int32_t num_seqs = 1;
+  int q_heads = 8, kv_heads = 8, head_dim = 128;
+  std::optional<int> v_head_dim;
+  std::string q_dtype = "f32";
+  std::string kv_dtype = "bf16";
+  std::string layout = "paged-hnd";  // paged-hnd, paged-nhd, contiguous
+  int block_size = 16;
+  std::optional<double> scale;
+  bool non_causal = false;
+  std::optional<int32_t> window_left, window_right, chunk;
+  int32_t sink_tokens = 0;
+  double softcap = 0.0;
+  bool alibi = false, sinks = false, k_descale = false, v_descale = false, lse = false, precise = false;
+  std::string attention_backend;
+};
+
+using Command = std::variant<ServeOptions, GenerateOptions, ChatOptions, TokenizeOptions, InspectOptions,
+                             KernelsOptions, ExplainOptions>;
+
+}  // namespace attest
