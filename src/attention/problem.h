@@ -22,9 +22,19 @@ enum class AttentionPhase {
   kUniformDecode,  // an extend whose sequences all have the same small q_len (speculative tokens)
 };
 [[nodiscard]] const char* AttentionPhaseName(AttentionPhase phase);
-// REQUIRES: 1 <= q_len <= kv_len. Never returns kUniformDecode, which is a property of a group (plan.cc).
+// REQUIRES: q_len >= 1, kv_len >= 0 (the engine also keeps q_len <= kv_len; the library does not). Never
+// returns kUniformDecode.
 [[nodiscard]] AttentionPhase PhaseOf(int32_t q_len, int32_t kv_len);
 
+// The most tokens of a uniform multi-token decode.
+inline constexpr int32_t kMaxUniformDecodeTokens = 8;
+// The phase whose route a sequence takes: PhaseOf, except that an extend of 2..kMaxUniformDecodeTokens tokens
+// is kUniformDecode. The plan makes one uniform group per distinct q_len, so the group is uniform by
+// construction and a sequence's route depends on its own two lengths alone, whoever shares its batch.
+[[nodiscard]] AttentionPhase RoutePhaseOf(int32_t q_len, int32_t kv_len);
+
+// kPagedHnd promises slot_stride == head_dim (one head's slots are consecutive); block and head strides are
+// free (K and V may interleave per block). kPagedNhd promises nothing but an innermost stride of 1.
 enum class KvLayout { kContiguous, kPagedHnd, kPagedNhd };
 [[nodiscard]] const char* KvLayoutName(KvLayout layout);
 
@@ -54,7 +64,12 @@ struct AttentionSpec {
   bool precise = false;  // --compute f32: products and softmax in float32 only
 };
 
-// A spec plus one group's lengths.
+// kInvalidArgument names the field that contradicts itself whatever the kernel: heads that do not divide, a
+// negative window (None and -1 are normalised where configs are read), a block size of 0, quantised pages,
+// ...
+[[nodiscard]] Status ValidateSpec(const AttentionSpec& spec);
+
+// A spec plus one group's lengths. num_seqs == 0: the lengths are not known yet (the check at load).
 struct AttentionProblem {
   AttentionSpec spec;
   AttentionPhase phase = AttentionPhase::kPrefill;

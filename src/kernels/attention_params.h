@@ -53,6 +53,8 @@ struct AttentionMask {
   std::optional<int32_t> chunk;         // local attention: floor(j / chunk) == floor(p / chunk)
 };
 
+// Strides of q and out are in elements of their dtype and the innermost one is 1; take addresses with QRow
+// and OutRow, not with View::At, which would count bytes.
 struct AttentionParams {
   View<const std::byte, 3> q;  // [num_tokens, q_heads, head_dim], q_dtype
   DType q_dtype = DType::kF32;
@@ -79,6 +81,14 @@ struct AttentionParams {
   const float* sinks = nullptr;         // [q_heads], logits compared with final scores
   KvDescale k_descale;
   KvDescale v_descale;
+
+  // The head_dim query elements, and the v_head_dim output elements, of one token and query head.
+  [[nodiscard]] const std::byte* QRow(int64_t token, int64_t head) const {
+    return q.data + (token * q.stride[0] + head * q.stride[1]) * BlockBytes(q_dtype);
+  }
+  [[nodiscard]] std::byte* OutRow(int64_t token, int64_t head) const {
+    return out.data + (token * out.stride[0] + head * out.stride[1]) * BlockBytes(out_dtype);
+  }
 };
 
 }  // namespace attest

@@ -1,0 +1,15 @@
+// The contracts of the CPU kernels, one entry each; the order in which they are tried is in dispatch.cc.
+#pragma once
+
+#include "attention/dispatch.h"
+
+namespace attest {
+
+#if defined(__x86_64__)
+extern const KernelEntry kAttentionGeneralAvx512Entry;  // contracts_cpu.cc
+extern const KernelEntry kAttentionGeneralAvx2Entry;    // contracts_cpu.cc
+#endif
+extern const KernelEntry kAttentionGeneralEntry;    // contracts_cpu.cc
+extern const KernelEntry kAttentionReferenceEntry;  // contracts_cpu.cc
+
+}  // namespace attest

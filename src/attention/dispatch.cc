@@ -1,0 +1,86 @@
+#include "attention/dispatch.h"
+
+#include <fmt/format.h>
+
+#include "attention/contracts_cpu.h"
+
+namespace attest {
+namespace {
+
+// The one ordered list. Fastest first; a kernel for one instruction set stands inside the #if so that other
+// machines do not link it.
+constexpr const KernelEntry* kKernels[] = {
+#if defined(__x86_64__)
+    &kAttentionGeneralAvx512Entry,
+    &kAttentionGeneralAvx2Entry,
+#endif
+    &kAttentionGeneralEntry,
+    &kAttentionReferenceEntry,
+};
+
+}  // namespace
+
+std::span<const KernelEntry* const> KernelList() { return kKernels; }
+
+const KernelEntry* FindKernel(std::string_view name) {
+  for (const KernelEntry* entry : kKernels) {
+    if (entry->contract.name == name) return entry;
+  }
+  return nullptr;
+}
+
+std::string KernelNames() {
+  std::string names;
+  for (const KernelEntry* entry : kKernels) {
+    if (!names.empty()) names += ", ";
+    names += entry->contract.name;
+  }
+  return names;
+}
+
+std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures& cpu) {
+  std::string text;
+  for (const KernelEntry* entry : kKernels) {
+    const std::vector<Reason> reasons = Check(entry->contract, problem, cpu);
+    std::string line;
+    for (const Reason& reason : reasons) {
+      line += line.empty() ? "" : "; ";
+      line += ToString(reason);
+    }
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", entry->contract.name,
+                        line.empty() ? "accepts" : line);
+  }
+  return text;
+}
+
+Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu, std::string_view forced) {
+  ATTEST_RETURN_IF_ERROR(ValidateSpec(problem.spec));
+  if (!forced.empty()) {
+    const KernelEntry* entry = FindKernel(forced);
+    if (entry == nullptr) {
+      return Fail(ErrorCode::kNotFound,
+                  fmt::format("attention kernel '{}' does not exist, known: {}", forced, KernelNames()),
+                  "attention_backend");
+    }
+    const std::vector<Reason> reasons = Check(entry->contract, problem, cpu);
+    if (reasons.empty()) return Route(*entry, problem.phase);
+    std::string text;
+    for (const Reason& reason : reasons) {
+      text += text.empty() ? "" : "; ";
+      text += ToString(reason);
+    }
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("attention kernel '{}' was forced but refuses {}: {}", forced,
+                            AttentionPhaseName(problem.phase), text),
+                "attention_backend");
+  }
+  for (const KernelEntry* entry : kKernels) {
+    if (Check(entry->contract, problem, cpu).empty()) return Route(*entry, problem.phase);
+  }
+  return Fail(ErrorCode::kUnsupported,
+              fmt::format("no attention kernel accepts {}:\n{}", AttentionPhaseName(problem.phase),
+                          DescribeRefusals(problem, cpu)),
+              "attention");
+}
+
+}  // namespace attest
