@@ -3,7 +3,9 @@
 // so they run with step and output limits and no I/O. Immutable after Parse; any thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,8 +28,9 @@ struct ChatTemplateInputs {
   bool add_generation_prompt = true;
   std::string bos_token;
   std::string eos_token;
-  std::string tools_json;  // JSON array, or empty for none
-  std::string extra_json;  // JSON object merged into the variables (chat_template_kwargs), or empty
+  std::string tools_json;            // JSON array, or empty for none
+  std::string extra_json;            // JSON object merged into the variables (chat_template_kwargs), or empty
+  std::optional<int64_t> unix_time;  // what strftime_now shows; the clock when absent
 };
 
 class ChatTemplate {

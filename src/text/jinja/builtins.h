@@ -1,0 +1,52 @@
+// Filters, tests, methods and global functions, by name. The parser asks which names exist, so that an
+// unknown one is refused at load; the interpreter calls them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/value.h"
+
+namespace attest::jinja {
+
+// The name under which a set or filter block's text enters its filters; no template can spell it.
+inline constexpr const char kBlockValue[] = " block";
+
+struct Arguments {
+  int line = 0;
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  // The argument at `index` or called `name`; nullptr when left out.
+  [[nodiscard]] const Value* Find(size_t index, std::string_view name) const;
+};
+
+// What a filter may call back: map('upper'), select('defined').
+class Environment {
+ public:
+  virtual ~Environment() = default;
+  // Counts towards the output limit; throws RenderError when it is passed.
+  virtual void CheckSize(int64_t bytes, int line) = 0;
+  [[nodiscard]] virtual int64_t unix_time() const = 0;  // strftime_now
+};
+
+[[nodiscard]] bool IsKnownFilter(std::string_view name);
+[[nodiscard]] bool IsKnownTest(std::string_view name);
+[[nodiscard]] bool IsKnownMethod(std::string_view name);
+[[nodiscard]] bool IsGlobalFunction(std::string_view name);
+
+[[nodiscard]] Value ApplyFilter(std::string_view name, const Value& input, const Arguments& arguments,
+                                Environment& environment);
+[[nodiscard]] bool ApplyTest(std::string_view name, const Value& input, const Arguments& arguments);
+[[nodiscard]] Value CallMethod(const Value& object, std::string_view name, const Arguments& arguments,
+                               Environment& environment);
+[[nodiscard]] bool HasMethod(const Value& object, std::string_view name);
+[[nodiscard]] Value CallGlobal(std::string_view name, const Arguments& arguments, Environment& environment);
+// object.name and object[key]; undefined when absent. Throws on an undefined object.
+[[nodiscard]] Value GetAttribute(const Value& object, const std::string& name, int line);
+[[nodiscard]] Value GetItem(const Value& object, const Value& key, int line);
+
+}  // namespace attest::jinja

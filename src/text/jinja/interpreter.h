@@ -1,0 +1,22 @@
+// Runs a parsed template. Every step and every byte of output counts against a limit, since templates come
+// from model files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "text/jinja/ast.h"
+
+namespace attest::jinja {
+
+struct Limits {
+  int64_t max_steps = 20'000'000;       // evaluated nodes; a 1,000-message chat needs about 100,000
+  int64_t max_output_bytes = 64 << 20;  // of the output and of any single string
+  int max_call_depth = 100;             // nested macro calls
+};
+
+// Throws RenderError. `variables` are the template's globals; `unix_time` is what strftime_now shows.
+[[nodiscard]] std::string Run(const Body& body, const Dict& variables, int64_t unix_time,
+                              const Limits& limits);
+
+}  // namespace attest::jinja
