@@ -21,7 +21,9 @@ struct TensorInfo {
   DType dtype = DType::kF32;
   std::vector<int64_t>
       shape;  // row-major, outermost first: [out_features, in_features] (GGUF dims are reversed here)
-  const std::byte* data = nullptr;  // inside the mapping; valid while the Checkpoint lives
+  // Inside the mapping; valid while the Checkpoint lives. Aligned to at least 8 bytes in GGUF, not at all in
+  // safetensors: copy with memcpy, or check before reading wider types in place.
+  const std::byte* data = nullptr;
   int64_t size_bytes = 0;
   std::string file;         // which file it lies in
   int64_t file_offset = 0;  // byte offset in that file
@@ -34,7 +36,8 @@ class GgufFile;  // io/gguf.h
 class Checkpoint {
  public:
   // `path` is a folder with safetensors (single file or index + shards), or a .gguf file (the first of a
-  // split set opens all). One-line errors: file, byte offset, field, value, limit.
+  // split set opens all). One-line errors: file, byte offset, field, value, limit. Opening reads headers
+  // only; a file shorter than its header says is refused here.
   static Expected<std::unique_ptr<Checkpoint>> Open(const std::filesystem::path& path);
   virtual ~Checkpoint() = default;
 

@@ -1,0 +1,32 @@
+// The safetensors format: one file's header as tensor descriptions, and the index of a sharded folder. Both
+// parse from memory and check everything; no file access here.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "io/checkpoint.h"
+
+namespace attest {
+
+// The tensors of one file, in header order, pointing into `bytes`. `file_name` stands in messages and in
+// TensorInfo::file. After success the tensors tile the data section exactly: inside it, no overlap, no hole.
+// kUnsupported names a tensor of another element type than F32, F16 or BF16.
+[[nodiscard]] Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> bytes,
+                                                                 const std::string& file_name);
+
+struct ShardedTensor {
+  std::string name;
+  std::string shard;  // a plain file name
+};
+
+// weight_map of model.safetensors.index.json, in file order. Names are unique; a shard name that could leave
+// the folder is refused.
+[[nodiscard]] Expected<std::vector<ShardedTensor>> ParseSafetensorsIndex(std::string_view text,
+                                                                         std::string_view file_name);
+
+}  // namespace attest
