@@ -1,0 +1,86 @@
+#include "cache/block_pool.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "base/check.h"
+
+namespace attest {
+
+Expected<BlockPool> BlockPool::Create(int64_t num_blocks) {
+  if (num_blocks < 2 || num_blocks > std::numeric_limits<int32_t>::max()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("num_blocks {} is out of range: at least 2 (block 0 is reserved), at most {}",
+                            num_blocks, std::numeric_limits<int32_t>::max()),
+                "num_blocks");
+  }
+  return BlockPool(num_blocks);
+}
+
+BlockPool::BlockPool(int64_t num_blocks) : nodes_(static_cast<size_t>(num_blocks)) {
+  node(kNullBlock).refs = 1;  // never free
+  for (int32_t block = 1; block < num_blocks; ++block) LinkAfter(block - 1, block);
+}
+
+void BlockPool::Unlink(int32_t block) {
+  Node& n = node(block);
+  node(n.prev).next = n.next;
+  node(n.next).prev = n.prev;
+  --num_free_;
+}
+
+void BlockPool::LinkAfter(int32_t anchor, int32_t block) {
+  Node& n = node(block);
+  n.prev = anchor;
+  n.next = node(anchor).next;
+  node(n.next).prev = block;
+  node(anchor).next = block;
+  ++num_free_;
+}
+
+Status BlockPool::Take(int64_t count, std::vector<int32_t>& blocks) {
+  if (count > num_free_) {
+    return Fail(ErrorCode::kResourceExhausted,
+                fmt::format("{} KV blocks wanted, {} of {} free", count, num_free_, num_usable()));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t block = node(kNullBlock).next;
+    if (!blocks.empty()) {
+      const int64_t neighbour = int64_t{blocks.back()} + 1;
+      if (neighbour < num_blocks() && refs(static_cast<int32_t>(neighbour)) == 0) {
+        block = static_cast<int32_t>(neighbour);
+      }
+    }
+    ATTEST_CHECK_EQ(refs(block), 0);
+    Unlink(block);
+    node(block).refs = 1;
+    blocks.push_back(block);
+  }
+  return {};
+}
+
+void BlockPool::Share(int32_t block) {
+  ATTEST_CHECK_GT(refs(block), 0);
+  ++node(block).refs;
+}
+
+void BlockPool::Release(std::span<const int32_t> blocks) {
+  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
+    if (*it == kNullBlock) continue;
+    ATTEST_CHECK_GT(refs(*it), 0);  // a block freed twice would be handed to two sequences
+    if (--node(*it).refs == 0) LinkAfter(kNullBlock, *it);
+  }
+}
+
+std::vector<int32_t> BlockPool::FreeList() const {
+  std::vector<int32_t> list;
+  list.reserve(static_cast<size_t>(num_free_));
+  for (int32_t block = nodes_[kNullBlock].next; block != kNullBlock;
+       block = nodes_[static_cast<size_t>(block)].next) {
+    list.push_back(block);
+  }
+  return list;
+}
+
+}  // namespace attest

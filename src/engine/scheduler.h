@@ -1,0 +1,90 @@
+// Schedule, the first verb of a step: decides who runs, for how many tokens, in which blocks. Pure host logic
+// on sequences and the block pool; it knows no model, no clock and no thread.
+//
+// There are no phases. A sequence has known tokens and computed tokens, and each step lets the second catch
+// up with the first under the step's token budget; prefill, chunked prefill, decode and the recomputation
+// after a preemption are all this one rule.
+//
+// Order is first come, first served: running sequences in the order they were admitted, then waiting ones,
+// which do not overtake. When blocks run out the last of the running sequences gives all of its own back and
+// returns to the front of the queue with its generated tokens kept; they are computed again later.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "cache/block_pool.h"
+#include "engine/sequence.h"
+
+namespace attest {
+
+struct SchedulerOptions {
+  int block_size = 16;
+  int32_t max_num_seqs = 64;
+  int32_t max_num_batched_tokens = 2048;
+  int32_t long_prefill_tokens = 0;  // EngineOptions::long_prefill_tokens
+};
+
+// One sequence's share of a step: tokens [begin, begin + count) of its known tokens are computed.
+struct ScheduledSeq {
+  Sequence* seq = nullptr;
+  int32_t begin = 0;
+  int32_t count = 0;
+  bool samples = false;  // the share reaches the last known token: the next one is sampled from its logits
+};
+
+// Valid until the next Schedule or TakeFinished.
+struct StepPlan {
+  std::vector<ScheduledSeq> seqs;
+  int32_t num_tokens = 0;
+  int32_t num_preempted = 0;
+};
+
+class Scheduler {
+ public:
+  // REQUIRES: positive limits; `pool` outlives the scheduler.
+  Scheduler(const SchedulerOptions& options, BlockPool& pool);
+
+  // To the back of the queue. REQUIRES: the sequence fits the pool when it alone runs.
+  Sequence* Add(std::unique_ptr<Sequence> seq);
+
+  // Plans one step. Blocks for every planned token are taken here; `computed` does not move before Commit, so
+  // a step that failed to run leaves sequences as they were. Empty only when nothing waits or runs.
+  const StepPlan& Schedule();
+
+  // Marks a sequence as over. It keeps its place and its blocks until TakeFinished, so a plan in use stays
+  // whole. The first reason stays.
+  void Finish(Sequence& seq, FinishReason reason);
+  // Removes the sequences marked by Finish, with their blocks released. One pass over the running ones, and
+  // over the queue only when one of its own was marked.
+  std::vector<std::unique_ptr<Sequence>> TakeFinished();
+
+  [[nodiscard]] const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }
+  [[nodiscard]] const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
+  [[nodiscard]] bool idle() const { return running_.empty() && waiting_.empty(); }
+  [[nodiscard]] int64_t num_preemptions() const { return num_preemptions_; }
+
+ private:
+  [[nodiscard]] int64_t BlocksFor(int64_t tokens) const {
+    return (tokens + options_.block_size - 1) / options_.block_size;
+  }
+  [[nodiscard]] int32_t ShareOf(const Sequence& seq, int32_t budget, bool others_follow) const;
+  void ScheduleRunning(int32_t& budget);
+  void AdmitWaiting(int32_t& budget);
+  void PreemptLast();
+  void Plan(Sequence& seq, int32_t count, int32_t& budget);
+
+  const SchedulerOptions options_;
+  const int32_t share_cap_;
+  BlockPool& pool_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  bool any_finished_ = false;
+  bool any_waiting_finished_ = false;
+  StepPlan plan_;
+  int64_t num_preemptions_ = 0;
+};
+
+}  // namespace attest

@@ -1,0 +1,40 @@
+// One request inside the engine: its known tokens, how far its KV has caught up with them, and the blocks
+// that hold it. Owned by the scheduler while it waits or runs; touched by the engine thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace attest {
+
+enum class SequenceState { kWaiting, kRunning, kFinished };
+
+struct Sequence {
+  RequestId id = 0;
+  Request request;
+  std::vector<int32_t> tokens;  // known: the prompt, then what was sampled. The KV catches up with it.
+  int32_t prompt_len = 0;
+  int32_t computed = 0;  // tokens whose K and V are in `blocks`; known - computed is what is left to do
+  std::vector<int32_t> blocks;  // token t is in blocks[t / block_size]
+  int64_t seed = 0;
+  SequenceState state = SequenceState::kWaiting;
+  int32_t num_preemptions = 0;
+
+  // Set when it is over; the scheduler then gives it back with its blocks freed.
+  std::optional<FinishReason> finish;
+  std::optional<int32_t> stop_token;
+  std::optional<Error> error;
+
+  using TimePoint = std::chrono::steady_clock::time_point;
+  TimePoint arrival;
+  std::optional<TimePoint> first_scheduled, first_token, last_token;
+
+  [[nodiscard]] int32_t known() const { return static_cast<int32_t>(tokens.size()); }
+  [[nodiscard]] int32_t generated() const { return known() - prompt_len; }
+};
+
+}  // namespace attest
