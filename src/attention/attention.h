@@ -5,6 +5,7 @@
 // said so before anything ran.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,8 +26,9 @@ struct KernelEntry;  // attention/dispatch.h: name, contract, launch function
 // Which kernels this process may use. Immutable after Create.
 class AttentionRouter {
  public:
-  // `forced` names the one kernel that must run ("" lets the contract choose). An unknown name is an error
-  // that lists the known ones; so is a kernel this CPU lacks.
+  // `forced` names the one kernel that must run ("" lets the contract choose), or one per phase:
+  // "decode=attention_decode_avx2,prefill=attention_general"; phases not named keep their choice. An unknown
+  // name is an error that lists the known ones; so is a kernel this CPU lacks.
   static Expected<AttentionRouter> Create(const CpuFeatures& cpu, std::string_view forced = "");
 
   // Start-up check: every phase the engine can produce has a route for this spec. The error prints every
@@ -35,17 +37,24 @@ class AttentionRouter {
 
   [[nodiscard]] const CpuFeatures& cpu() const { return cpu_; }
   [[nodiscard]] const std::string& forced() const { return forced_; }
+  // The kernel forced for one phase, "" when the contract chooses.
+  [[nodiscard]] const std::string& forced_for(AttentionPhase phase) const {
+    return forced_by_phase_[static_cast<size_t>(phase)];
+  }
 
  private:
   CpuFeatures cpu_;
   std::string forced_;
+  std::array<std::string, kNumAttentionPhases> forced_by_phase_;
 };
 
 // The lengths of one step; views stay valid while the plan is used.
 struct AttentionLengths {
   const CuSeqlens* q_begin = nullptr;  // [num_seqs + 1]
   std::span<const int32_t> kv_len;     // [num_seqs]
-  BlockTables block_tables;            // rows for every sequence
+  BlockTables block_tables;            // rows for every sequence; unused with contiguous K and V
+  // The sequences this plan computes; absent: all of them. Rows of the others are not touched.
+  std::optional<OwnedSeqs> owned;
 };
 
 class AttentionPlan;  // attention/plan.h: groups of sequences by phase, each with its Route and work items
@@ -57,10 +66,19 @@ using AttentionPlanPtr = std::unique_ptr<AttentionPlan, AttentionPlanDeleter>;
 
 // Splits the sequences by phase, chooses a route for each group and cuts its work for `num_threads`. Pure: no
 // device access. kInvalidArgument names the sequence whose lengths are out of range or whose table is too
-// short; kUnsupported lists each kernel with its reasons.
+// short; kUnsupported lists each kernel with its reasons. The kernel of a sequence depends on the spec and
+// its own two lengths, never on its companions; where its work is cut, too (attention/work_items.h).
 [[nodiscard]] Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router,
                                                        const AttentionSpec& spec,
                                                        const AttentionLengths& lengths, int num_threads);
+
+// Whether Attend fills the rows it owns with a NaN of its own before the kernels run and stops the process,
+// naming the kernel and the row, when one is still there after. On in debug and sanitizer builds.
+#if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kPoisonOutputs = true;
+#else
+inline constexpr bool kPoisonOutputs = false;
+#endif
 
 // One layer. q [num_tokens, q_heads, head_dim] f32, out [num_tokens, q_heads, v_head_dim] f32, every row of
 // every sequence of the plan is written. REQUIRES: kv matches the plan's spec; K and V of this step are
@@ -71,6 +89,7 @@ struct AttendArgs {
   const PagedKv* kv = nullptr;
   const float* alibi_slopes = nullptr;
   const float* sinks = nullptr;
+  bool poison_outputs = kPoisonOutputs;
 };
 void Attend(const AttentionPlan& plan, const AttendArgs& args, ThreadTeam& team);
 

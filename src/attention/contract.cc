@@ -22,6 +22,10 @@ bool PhaseSet::Has(AttentionPhase phase) const {
   return false;
 }
 
+const char* AttentionArithmeticName(AttentionArithmetic arithmetic) {
+  return arithmetic == AttentionArithmetic::kF32 ? "f32" : "bf16";
+}
+
 void Require(std::vector<Reason>& reasons, bool holds, std::string_view field, std::string_view value,
              std::string_view expected) {
   if (!holds) reasons.push_back({std::string(field), std::string(value), std::string(expected)});
@@ -61,6 +65,8 @@ std::vector<Reason> Check(const KernelContract& contract, const AttentionProblem
           CpuIsaName(contract.isa));
   Require(reasons, contract.phases.Has(problem.phase), "phase", AttentionPhaseName(problem.phase),
           "a phase of this kernel");
+  Require(reasons, !problem.spec.precise || contract.arithmetic == AttentionArithmetic::kF32, "precise",
+          "true", "false (this kernel rounds queries and weights to bf16)");
   if (problem.num_seqs > 0) {
     const LengthLimits& limits = contract.limits;
     if (limits.max_q_len && problem.max_q_len > *limits.max_q_len) {

@@ -38,10 +38,19 @@ struct PhaseSet {
 };
 inline constexpr PhaseSet kAllPhases{.decode = true, .prefill = true, .extend = true, .uniform_decode = true};
 
+// What a kernel rounds. The conformance suite derives its tolerance from a plain implementation that rounds
+// the same things, and a spec that is `precise` is refused by every kernel that is not kF32.
+enum class AttentionArithmetic {
+  kF32,   // products, sums and softmax in float32 (or better)
+  kBf16,  // queries and softmax weights rounded to bf16 before they are multiplied; sums in float32
+};
+[[nodiscard]] const char* AttentionArithmeticName(AttentionArithmetic arithmetic);
+
 struct KernelContract {
   std::string_view name;   // "attention_decode_avx2"; what --attention-backend takes
   std::string_view words;  // what it does and does not do, for people
   CpuIsa isa = CpuIsa::kPortable;
+  AttentionArithmetic arithmetic = AttentionArithmetic::kF32;
   PhaseSet phases;
   LengthLimits limits;
   // Appends one reason for every property of the spec that the kernel cannot handle. Pure; may read the phase
@@ -49,7 +58,8 @@ struct KernelContract {
   void (*check)(const AttentionProblem& problem, std::vector<Reason>& reasons) = nullptr;
 };
 
-// Every reason, in this order: instruction set, phase, lengths (when problem.num_seqs > 0), features. Empty:
+// Every reason, in this order: instruction set, phase, arithmetic, lengths (when problem.num_seqs > 0),
+// features. Empty:
 // the kernel writes every owned row.
 [[nodiscard]] std::vector<Reason> Check(const KernelContract& contract, const AttentionProblem& problem,
                                         const CpuFeatures& cpu);

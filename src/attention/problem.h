@@ -21,6 +21,10 @@ enum class AttentionPhase {
   kExtend,         // otherwise: chunked prefill, prefix-cache hits
   kUniformDecode,  // an extend whose sequences all have the same small q_len (speculative tokens)
 };
+inline constexpr int kNumAttentionPhases = 4;
+inline constexpr AttentionPhase kAttentionPhases[kNumAttentionPhases] = {
+    AttentionPhase::kDecode, AttentionPhase::kPrefill, AttentionPhase::kExtend,
+    AttentionPhase::kUniformDecode};
 [[nodiscard]] const char* AttentionPhaseName(AttentionPhase phase);
 // REQUIRES: q_len >= 1, kv_len >= 0 (the engine also keeps q_len <= kv_len; the library does not). Never
 // returns kUniformDecode.
