@@ -2,6 +2,7 @@
 // engine's), which owns the team.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,32 @@ struct ModelOptions {
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };
 
+// What the model is, without loading it. Errors name the key or tensor; see config_json.h and config_gguf.h.
+[[nodiscard]] Expected<ModelConfig> ReadModelConfig(const Checkpoint& checkpoint);
+// The attention its layers ask for (all layers ask for the same).
+[[nodiscard]] AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& options);
+
+// Where the time of Forward goes. Sums over layers and steps; the owner reads and clears it between steps.
+enum class ForwardStage {
+  kEmbed,
+  kNorm,
+  kQkv,
+  kRope,
+  kKvWrite,
+  kAttention,
+  kOutput,
+  kGateUp,
+  kActivation,
+  kDown,
+  kHead,
+  kCount,
+};
+[[nodiscard]] const char* ForwardStageName(ForwardStage stage);
+struct StageTimes {
+  std::array<int64_t, static_cast<size_t>(ForwardStage::kCount)> ns{};
+  int64_t steps = 0;
+};
+
 class Model {
  public:
   // Reads the config, checks name, type and shape of every tensor together, repacks weights and drops the
@@ -43,6 +70,14 @@ class Model {
   [[nodiscard]] virtual const AttentionSpec& attention_spec() const = 0;
   [[nodiscard]] virtual const AttentionRouter& attention_router() const = 0;
   [[nodiscard]] virtual int64_t weight_bytes() const = 0;
+
+  // Where Forward adds its times (two clock reads per stage); nullptr, as at first, measures nothing.
+  virtual void set_stage_times(StageTimes* times) = 0;
+
+  // Makes the run state large enough for such steps, so that Forward allocates nothing. kResourceExhausted
+  // when memory is refused; Forward with a larger step than reserved grows the state itself and stops the
+  // process where that fails.
+  [[nodiscard]] virtual Status Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& team) = 0;
 
   // Embeds batch.tokens, runs every layer (append K/V, then attend through `plan`), and writes the logits of
   // batch.logit_rows into logits [logit_rows, vocab_size]. `kv` has one PagedKv per layer.

@@ -1,0 +1,62 @@
+// The decoder of the Llama family on the CPU: embeds, runs the layers, writes logits. Owns the weights and
+// the run state of a step, whose buffers grow to the largest batch seen and are then reused. One thread
+// drives it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/model.h"
+#include "model/weights.h"
+#include "tensor/buffer.h"
+
+namespace attest {
+
+class Decoder final : public Model {
+ public:
+  Decoder(ModelConfig config, DecoderWeights weights, const AttentionSpec& spec, AttentionRouter router)
+      : config_(std::move(config)), weights_(std::move(weights)), spec_(spec), router_(std::move(router)) {}
+
+  [[nodiscard]] const ModelConfig& config() const override { return config_; }
+  [[nodiscard]] const AttentionSpec& attention_spec() const override { return spec_; }
+  [[nodiscard]] const AttentionRouter& attention_router() const override { return router_; }
+  [[nodiscard]] int64_t weight_bytes() const override { return weights_.size_bytes; }
+  void set_stage_times(StageTimes* times) override { stage_times_ = times; }
+
+  [[nodiscard]] Status Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& team) override;
+  void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
+               View<float, 2> logits, ThreadTeam& team) override;
+
+ private:
+  // Activations of one step, f32, row-major. Views into `storage`, sized for `tokens` and `logit_rows`.
+  struct RunState {
+    int64_t tokens = 0;
+    int64_t logit_rows = 0;
+    Buffer storage;
+    float* residual = nullptr;   // [tokens, hidden_size]
+    float* normed = nullptr;     // [tokens, hidden_size]
+    float* qkv = nullptr;        // [tokens, (q_heads + 2 kv_heads) * head_dim]
+    float* attention = nullptr;  // [tokens, q_heads * head_dim]
+    float* gate_up = nullptr;    // [tokens, 2 * intermediate_size]
+    float* activated = nullptr;  // [tokens, intermediate_size]
+    float* rope = nullptr;       // [tokens, rotary_dim]: cosines, then sines
+    float* last = nullptr;       // [logit_rows, hidden_size]
+    MatMulScratch scratch;
+  };
+
+  void Embed(const StepBatch& batch, ThreadTeam& team);
+  void RunLayer(const LayerWeights& layer, const StepBatch& batch, const AttentionPlan& plan,
+                const PagedKv& kv, ThreadTeam& team);
+  void WriteLogits(const StepBatch& batch, View<float, 2> logits, ThreadTeam& team);
+  void Mark(ForwardStage stage);  // adds the time since the last mark to `stage`
+
+  const ModelConfig config_;
+  const DecoderWeights weights_;
+  const AttentionSpec spec_;
+  const AttentionRouter router_;
+  RunState run_;
+  StageTimes* stage_times_ = nullptr;
+  int64_t last_mark_ns_ = 0;
+};
+
+}  // namespace attest
