@@ -9,14 +9,20 @@ namespace {
 
 // The one ordered list. Fastest first; a kernel for one instruction set stands inside the #if so that other
 // machines do not link it.
+// clang-format off
 constexpr const KernelEntry* kKernels[] = {
 #if defined(__x86_64__)
+    &kAttentionDecodeAvx512Entry,
+    &kAttentionDecodeAvx2Entry,
+    &kAttentionPrefillAvx512Entry,
+    &kAttentionPrefillAvx2Entry,
     &kAttentionGeneralAvx512Entry,
     &kAttentionGeneralAvx2Entry,
 #endif
     &kAttentionGeneralEntry,
     &kAttentionReferenceEntry,
 };
+// clang-format on
 
 }  // namespace
 

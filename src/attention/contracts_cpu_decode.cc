@@ -1,0 +1,61 @@
+#include "attention/contracts_cpu.h"
+#include "kernels/cpu/attention_decode_f32.h"
+
+#if defined(__x86_64__)
+
+namespace attest {
+namespace {
+
+static_assert(kDecodeMaxTokens >= kMaxUniformDecodeTokens, "every uniform decode fits a decode kernel");
+
+constexpr std::string_view kWords =
+    "Split-KV decode of one to eight new tokens over pages or contiguous K and V in f32 or bf16, in float32: "
+    "keys "
+    "are read once per GQA group, whatever its size. Causal or not, windows, chunks, softcap, ALiBi, sink "
+    "logits, LSE, any page size. No streaming sink tokens, no descales.";
+constexpr PhaseSet kPhases{.decode = true, .uniform_decode = true};
+constexpr LengthLimits kLimits{.max_q_len = kDecodeMaxTokens, .max_kv_len = std::nullopt};
+
+void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int pair,
+                   std::string_view dims) {
+  const AttentionSpec& spec = problem.spec;
+  const auto fits = [&](int dim) { return dim % pair == 0 && dim >= 32 && dim <= 256; };
+  Require(reasons, fits(spec.head_dim), "head_dim", spec.head_dim, dims);
+  Require(reasons, fits(spec.v_head_dim), "v_head_dim", spec.v_head_dim, dims);
+  Require(reasons, spec.q_dtype == DType::kF32, "q_dtype", DTypeName(spec.q_dtype), "f32");
+  Require(reasons, spec.out_dtype == DType::kF32, "out_dtype", DTypeName(spec.out_dtype), "f32");
+  Require(reasons, spec.kv_dtype == DType::kF32 || spec.kv_dtype == DType::kBF16, "kv_dtype",
+          DTypeName(spec.kv_dtype), "f32 or bf16");
+  RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
+}
+
+}  // namespace
+
+const KernelEntry kAttentionDecodeAvx512Entry{
+    .contract = {.name = "attention_decode_avx512",
+                 .words = kWords,
+                 .isa = CpuIsa::kAvx512,
+                 .phases = kPhases,
+                 .limits = kLimits,
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+                     }},
+    .kernel = &kAttentionDecodeAvx512,
+};
+const KernelEntry kAttentionDecodeAvx2Entry{
+    .contract = {.name = "attention_decode_avx2",
+                 .words = kWords,
+                 .isa = CpuIsa::kAvx2,
+                 .phases = kPhases,
+                 .limits = kLimits,
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 16, "a multiple of 16 from 32 to 256");
+                     }},
+    .kernel = &kAttentionDecodeAvx2,
+};
+
+}  // namespace attest
+
+#endif

@@ -1,0 +1,59 @@
+#include "attention/contracts_cpu.h"
+#include "kernels/cpu/attention_prefill_f32.h"
+
+#if defined(__x86_64__)
+
+namespace attest {
+namespace {
+
+constexpr std::string_view kWords =
+    "Prefill and extend of any length over pages or contiguous K and V in f32 or bf16, in float32: the GQA "
+    "group "
+    "is packed into the rows of a tile, keys are read once per tile. Causal or not, windows, chunks, "
+    "softcap, "
+    "ALiBi, sink logits, LSE, any group and page size. No streaming sink tokens, no descales.";
+constexpr PhaseSet kPhases{.prefill = true, .extend = true, .uniform_decode = true};
+
+void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int lanes,
+                   std::string_view dims) {
+  const AttentionSpec& spec = problem.spec;
+  const auto fits = [&](int dim) { return dim % lanes == 0 && dim >= 16 && dim <= 256; };
+  Require(reasons, fits(spec.head_dim), "head_dim", spec.head_dim, dims);
+  Require(reasons, fits(spec.v_head_dim), "v_head_dim", spec.v_head_dim, dims);
+  Require(reasons, spec.q_dtype == DType::kF32, "q_dtype", DTypeName(spec.q_dtype), "f32");
+  Require(reasons, spec.out_dtype == DType::kF32, "out_dtype", DTypeName(spec.out_dtype), "f32");
+  Require(reasons, spec.kv_dtype == DType::kF32 || spec.kv_dtype == DType::kBF16, "kv_dtype",
+          DTypeName(spec.kv_dtype), "f32 or bf16");
+  RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
+}
+
+}  // namespace
+
+const KernelEntry kAttentionPrefillAvx512Entry{
+    .contract = {.name = "attention_prefill_avx512",
+                 .words = kWords,
+                 .isa = CpuIsa::kAvx512,
+                 .phases = kPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 16, "a multiple of 16 from 16 to 256");
+                     }},
+    .kernel = &kAttentionPrefillAvx512,
+};
+const KernelEntry kAttentionPrefillAvx2Entry{
+    .contract = {.name = "attention_prefill_avx2",
+                 .words = kWords,
+                 .isa = CpuIsa::kAvx2,
+                 .phases = kPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 8, "a multiple of 8 from 16 to 256");
+                     }},
+    .kernel = &kAttentionPrefillAvx2,
+};
+
+}  // namespace attest
+
+#endif

@@ -1,0 +1,17 @@
+#include "kernels/cpu/attention_decode_f32.h"
+#include "kernels/cpu/attention_simd_decode.h"
+
+namespace attest {
+namespace {
+
+using Kernel = DecodeKernel<Avx512Vec>;
+
+}  // namespace
+
+const AttentionKernel kAttentionDecodeAvx512 = {
+    .run = &Kernel::Run,
+    .row_tile = &Kernel::RowTile,
+    .thread_scratch_bytes = &Kernel::ThreadScratchBytes,
+};
+
+}  // namespace attest

@@ -1,0 +1,15 @@
+// The decode kernels that compute in float32, one per instruction set. Their contracts are in
+// attention/contracts_cpu_decode.cc.
+#pragma once
+
+#include "kernels/cpu/attention_kernels.h"
+
+namespace attest {
+
+// New tokens of one sequence that a decode kernel takes; longer ones belong to the extend kernels.
+inline constexpr int kDecodeMaxTokens = 8;
+
+extern const AttentionKernel kAttentionDecodeAvx2;
+extern const AttentionKernel kAttentionDecodeAvx512;
+
+}  // namespace attest

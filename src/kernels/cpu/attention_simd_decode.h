@@ -1,0 +1,279 @@
+// The split-KV decode tile of the f32 attention kernels (AVX2, AVX-512), written once over a vector type.
+//
+// Rows are the GQA group of one KV head (times a few tokens for uniform multi-token decode), so K and V are
+// read from memory once per group. Dims sit in vector lanes, in the pages' own order: nothing is transposed
+// or copied, bf16 is widened in registers by a shift and a mask, which leaves even and odd dims in two
+// vectors; q is packed in that order and the output is put back at the end. Scores of a tile of 64 keys are
+// reduced four at a time; softmax has keys in lanes. docs/kernels/attention_decode_f32.md has the numbers.
+//
+// Include only from files compiled for the instruction set.
+#pragma once
+
+#include "kernels/cpu/attention_decode_f32.h"
+#include "kernels/cpu/attention_simd_tile.h"
+#include "kernels/cpu/attention_simd_vec.h"
+#include "kernels/cpu/kernel_check.h"
+
+namespace attest {
+namespace {
+
+template <class V, class KvT>
+struct DecodeTile {
+  using F = typename V::F;
+  static constexpr int kLanes = V::kLanes;
+  static constexpr int kPair = 2 * V::kLanes;  // dims of one WidenPair
+  static constexpr int kTile = 64;             // keys
+  static constexpr int kKeys = 4;              // keys of one score block
+  static constexpr int kMaxBlockRows = V::kRegisters == 16 ? 3 : 6;
+  static_assert(kTile % kKeys == 0 && kTile % kLanes == 0);
+
+  struct Buffers {
+    float* q;          // [rows][head_dim], dims in WidenPair order
+    float* o;          // [rows][v_head_dim], the same order
+    float* s;          // [rows][kTile]
+    float* sum;        // [rows][kLanes]: partial sums of weights
+    float* max;        // [rows]
+    const KvT** k[2];  // [kTile] key rows of this tile and the next
+    const KvT** v[2];
+  };
+  static int64_t ScratchBytes(int head_dim, int v_head_dim) {
+    return int64_t{kMaxTileRows} * (head_dim + v_head_dim + kTile + kLanes + 1) * 4 + 4 * kTile * 8;
+  }
+  static Buffers Carve(std::byte* scratch, int head_dim, int v_head_dim) {
+    Buffers b;
+    auto* at = reinterpret_cast<float*>(scratch);  // kMaxTileRows floats are a multiple of 64 bytes
+    b.q = at, at += int64_t{kMaxTileRows} * head_dim;
+    b.o = at, at += int64_t{kMaxTileRows} * v_head_dim;
+    b.s = at, at += int64_t{kMaxTileRows} * kTile;
+    b.sum = at, at += int64_t{kMaxTileRows} * kLanes;
+    b.max = at, at += kMaxTileRows;
+    auto* pointers = reinterpret_cast<const KvT**>(at);
+    for (int i = 0; i < 2; ++i) {
+      b.k[i] = pointers, pointers += kTile;
+      b.v[i] = pointers, pointers += kTile;
+    }
+    return b;
+  }
+
+  // The rows of K and V of keys [first, first + keys). The last one is repeated up to a multiple of kKeys, so
+  // that score blocks are whole and still read no slot outside the range.
+  static void FindRows(const AttentionTile& t, int32_t first, int keys, const KvT** k, const KvT** v) {
+    int done = 0;
+    while (done < keys) {
+      const int32_t key = first + done;
+      const int32_t block = key / t.block_size;  // rounded down on purpose
+      const int32_t slot = key - block * t.block_size;
+      const int run = MinInt(keys - done, t.block_size - slot);
+      const KvT* k_row =
+          static_cast<const KvT*>(t.k) + t.table[block] * t.k_block_stride + slot * t.k_slot_stride;
+      const KvT* v_row =
+          static_cast<const KvT*>(t.v) + t.table[block] * t.v_block_stride + slot * t.v_slot_stride;
+      for (int i = 0; i < run; ++i, ++done, k_row += t.k_slot_stride, v_row += t.v_slot_stride) {
+        k[done] = k_row;
+        v[done] = v_row;
+      }
+    }
+    for (; done % kKeys != 0; ++done) {
+      k[done] = k[keys - 1];
+      v[done] = v[keys - 1];
+    }
+  }
+
+  // s[r][0..kKeys) = q[r] . k[0..kKeys) for kR rows.
+  template <int kR>
+  static void Scores(const float* q, int head_dim, const KvT* const* k, float* s) {
+    F c[kR][kKeys];
+    ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Zero();
+    }
+    const KvT* k0 = k[0];
+    const KvT* k1 = k[1];
+    const KvT* k2 = k[2];
+    const KvT* k3 = k[3];
+    for (int d = 0; d < head_dim; d += kPair) {
+      F a[kKeys];
+      F b[kKeys];
+      V::WidenPair(k0 + d, &a[0], &b[0]);
+      V::WidenPair(k1 + d, &a[1], &b[1]);
+      V::WidenPair(k2 + d, &a[2], &b[2]);
+      V::WidenPair(k3 + d, &a[3], &b[3]);
+      ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+        const F x = V::Load(q + r * head_dim + d);
+        ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Fma(a[j], x, c[r][j]);
+      }
+      ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+        const F x = V::Load(q + r * head_dim + d + kLanes);
+        ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Fma(b[j], x, c[r][j]);
+      }
+    }
+    ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+      _mm_storeu_ps(s + r * kTile, V::ReduceAdd4(c[r][0], c[r][1], c[r][2], c[r][3]));
+    }
+  }
+
+  // o[r][0..kPairs * kPair) += sum over keys of s[r][key] * v[key], kR rows.
+  template <int kR, int kPairs>
+  static void Values(const float* s, int keys, const KvT* const* v, int d, float* o, int v_head_dim) {
+    F c[kR][2 * kPairs];
+    ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+      ATTEST_UNROLL for (int x = 0; x < 2 * kPairs; ++x) c[r][x] =
+          V::Load(o + r * v_head_dim + d + x * kLanes);
+    }
+    for (int key = 0; key < keys; ++key) {
+      const KvT* row = v[key] + d;
+      ATTEST_UNROLL for (int x = 0; x < kPairs; ++x) {
+        F a;
+        F b;
+        V::WidenPair(row + x * kPair, &a, &b);
+        ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+          const F w = V::Broadcast(s + r * kTile + key);
+          c[r][2 * x] = V::Fma(w, a, c[r][2 * x]);
+          c[r][2 * x + 1] = V::Fma(w, b, c[r][2 * x + 1]);
+        }
+      }
+    }
+    ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+      ATTEST_UNROLL for (int x = 0; x < 2 * kPairs; ++x)
+          V::Store(o + r * v_head_dim + d + x * kLanes, c[r][x]);
+    }
+  }
+
+  // One row's scores become weights in place; its maximum, sum and output are brought up to date.
+  static void Softmax(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b) {
+    const AttentionTileRow& r = t.rows[row];
+    float* s = b.s + row * kTile;
+    const int padded = RoundUp(keys, kLanes);
+    for (int i = keys; i < padded; ++i) s[i] = kMinusInf;
+    if (t.softcap_log2 > 0.0f) {
+      for (int i = 0; i < padded; i += kLanes) {
+        V::Store(s + i, V::Mul(V::Set1(t.softcap_log2), Tanh<V>(V::Load(s + i))));
+      }
+    }
+    if (t.has_alibi) {
+      for (int i = 0; i < keys; ++i) {
+        const int32_t distance = first + i - r.position;
+        s[i] -= r.slope * static_cast<float>(distance < 0 ? -distance : distance);
+      }
+    }
+    for (int i = 0; i < MinInt(r.begin - first, keys); ++i) s[i] = kMinusInf;
+    for (int i = MaxInt(r.end - first, 0); i < padded; ++i) s[i] = kMinusInf;
+
+    F top = V::Load(s);
+    for (int i = kLanes; i < padded; i += kLanes) top = V::Max(top, V::Load(s + i));
+    const float tile_max = V::ReduceMax(top);
+    float m = b.max[row];
+    F l = V::Load(b.sum + row * kLanes);
+    if (tile_max > m + 8.0f) {  // weights stay below 2^8; a rescale is rare after the first tile
+      const F factor = Exp2<V>(V::Set1(m - tile_max));
+      m = tile_max;
+      b.max[row] = m;
+      l = V::Mul(l, factor);
+      float* o = b.o + row * t.v_head_dim;
+      for (int d = 0; d < t.v_head_dim; d += kLanes) V::Store(o + d, V::Mul(V::Load(o + d), factor));
+    }
+    const F top_m = V::Set1(m);
+    for (int i = 0; i < padded; i += kLanes) {
+      const F weight = Exp2<V>(V::Sub(V::Load(s + i), top_m));
+      l = V::Add(l, weight);
+      V::Store(s + i, weight);
+    }
+    V::Store(b.sum + row * kLanes, l);
+  }
+
+  template <int kR>
+  static void RowBlock(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b, int now) {
+    const float* q = b.q + row * t.head_dim;
+    float* s = b.s + row * kTile;
+    for (int key = 0; key < keys; key += kKeys) Scores<kR>(q, t.head_dim, b.k[now] + key, s + key);
+    for (int r = 0; r < kR; ++r) Softmax(t, row + r, first, keys, b);
+    float* o = b.o + row * t.v_head_dim;
+    int d = 0;
+    for (; d + 2 * kPair <= t.v_head_dim; d += 2 * kPair) {
+      Values<kR, 2>(s, keys, b.v[now], d, o, t.v_head_dim);
+    }
+    if (d < t.v_head_dim) Values<kR, 1>(s, keys, b.v[now], d, o, t.v_head_dim);
+  }
+
+  static void Run(const AttentionTile& t, std::byte* scratch) {
+    ATTEST_KERNEL_CHECK(t.head_dim % kPair, ==, 0);  // Scores and Values step by whole pairs
+    ATTEST_KERNEL_CHECK(t.v_head_dim % kPair, ==, 0);
+    const Buffers b = Carve(scratch, t.head_dim, t.v_head_dim);
+    for (int row = 0; row < t.num_rows; ++row) {
+      float* q = b.q + row * t.head_dim;
+      for (int d = 0; d < t.head_dim; ++d) q[PackedDim(d)] = t.rows[row].q[d] * t.q_factor;
+      float* o = b.o + row * t.v_head_dim;
+      for (int d = 0; d < t.v_head_dim; d += kLanes) V::Store(o + d, V::Zero());
+      V::Store(b.sum + row * kLanes, V::Zero());
+      b.max[row] = kNoMax;
+    }
+    int now = 0;
+    int keys = MinInt(kTile, t.end - t.begin);
+    FindRows(t, t.begin, keys, b.k[now], b.v[now]);
+    for (int32_t first = t.begin; first < t.end; first += keys, now ^= 1) {
+      keys = MinInt(kTile, t.end - first);
+      const int next_keys = MinInt(kTile, t.end - first - keys);
+      FindRows(t, first + keys, next_keys, b.k[now ^ 1], b.v[now ^ 1]);
+      int row = 0;
+      while (row < t.num_rows) {
+        // 4 = 2 + 2 rather than 3 + 1 on AVX2: a block of one row has too few sums in flight.
+        const int left = t.num_rows - row;
+        const int take = left <= kMaxBlockRows      ? left
+                         : left < 2 * kMaxBlockRows ? (left + 1) / 2
+                                                    : kMaxBlockRows;
+        RowBlockOf(take, t, row, first, keys, b, now);
+        row += take;
+      }
+    }
+    for (int row = 0; row < t.num_rows; ++row) {
+      const AttentionTileRow& r = t.rows[row];
+      const float factor = FinishAttentionRow(t, r, b.max[row], V::ReduceAdd(V::Load(b.sum + row * kLanes)));
+      const float* o = b.o + row * t.v_head_dim;
+      for (int d = 0; d < t.v_head_dim; ++d) r.out[d] = o[PackedDim(d)] * factor;
+    }
+  }
+
+  static void RowBlockOf(int rows, const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b,
+                         int now) {
+    if (rows == 1) RowBlock<1>(t, row, first, keys, b, now);
+    if (rows == 2) RowBlock<2>(t, row, first, keys, b, now);
+    if (rows == 3) RowBlock<3>(t, row, first, keys, b, now);
+    if constexpr (kMaxBlockRows > 3) {
+      if (rows == 4) RowBlock<4>(t, row, first, keys, b, now);
+      if (rows == 5) RowBlock<5>(t, row, first, keys, b, now);
+      if (rows == 6) RowBlock<6>(t, row, first, keys, b, now);
+    }
+  }
+
+  // Where dim d lies in WidenPair order.
+  static int PackedDim(int d) {
+    if constexpr (sizeof(KvT) == 2) {
+      const int in_pair = d % kPair;
+      return d - in_pair + (in_pair % 2) * kLanes + in_pair / 2;
+    } else {
+      return d;
+    }
+  }
+};
+
+// The launch functions of a kernel over vector type V.
+template <class V>
+struct DecodeKernel {
+  static void Run(const AttentionParams& params, const AttentionWorkItem& item,
+                  const AttentionScratch& scratch) {
+    AttentionTile tile;
+    const int64_t rows = AttentionItemRows(params, item);
+    for (int64_t row = 0; row < rows; row += kMaxTileRows) {
+      BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)),
+                         &tile);
+      std::byte* bytes = AttentionThreadScratch(scratch);
+      tile.kv_is_bf16 ? DecodeTile<V, Bf16Bits>::Run(tile, bytes) : DecodeTile<V, float>::Run(tile, bytes);
+    }
+  }
+  static int32_t RowTile(const AttentionShape&) { return kDecodeMaxTokens; }
+  static int64_t ThreadScratchBytes(const AttentionShape& shape) {
+    return DecodeTile<V, float>::ScratchBytes(shape.head_dim, shape.v_head_dim);
+  }
+};
+
+}  // namespace
+}  // namespace attest

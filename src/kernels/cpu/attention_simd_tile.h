@@ -1,0 +1,74 @@
+// The item of work that the vector attention kernels share: rows of one KV head with everything a row needs
+// resolved to a pointer or a number, and the pages its keys lie in. Built by baseline code so that the files
+// compiled for wider instruction sets see plain data only.
+//
+// Private to kernels/cpu. A tile lives on the stack of the thread that computes it and is valid for one call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/attention_kernels.h"
+
+namespace attest {
+
+inline constexpr int kMaxTileRows = 96;
+
+// Scores are kept in log2 units: softmax is 2^(s - m) and q is multiplied by `q_factor` when it is packed.
+//
+// No default values: a tile of 96 rows would be cleared for every item, 0.1 us of a 1 us decode item.
+struct AttentionTileRow {
+  const float* q;  // [head_dim]
+  float* out;      // [v_head_dim]
+  float* lse;      // nullptr: not wanted
+  int32_t begin;   // keys [begin, end) are visible, clipped to the item's range
+  int32_t end;
+  int32_t position;  // p of the mask and of ALiBi
+  float slope;       // ALiBi slope * log2(e)
+  float sink;        // sink logit * log2(e), with AttentionTile::has_sinks
+};
+
+struct AttentionTile {
+  AttentionTileRow rows[kMaxTileRows];
+  int num_rows = 0;
+  int head_dim = 0;
+  int v_head_dim = 0;
+  int32_t begin = 0;  // keys that some row sees; begin == end: none
+  int32_t end = 0;
+
+  // scale * log2(e), or scale / softcap when there is a softcap (then s = softcap_log2 * tanh(q k)).
+  float q_factor = 0.0f;
+  float softcap_log2 = 0.0f;  // softcap * log2(e); 0: off
+  bool has_alibi = false;
+  bool has_sinks = false;
+
+  // Pages of this KV head: key t lies at  data + table[t / block_size] * block_stride + (t % block_size) *
+  // slot_stride  elements. Contiguous K and V are one page of 2^30 slots.
+  const void* k = nullptr;
+  const void* v = nullptr;
+  int64_t k_block_stride = 0, k_slot_stride = 0;
+  int64_t v_block_stride = 0, v_slot_stride = 0;
+  const int32_t* table = nullptr;
+  int32_t block_size = 0;
+  bool kv_is_bf16 = false;
+};
+
+// Rows of an item in tile order: (token, head of the group), heads innermost.
+[[nodiscard]] int64_t AttentionItemRows(const AttentionParams& params, const AttentionWorkItem& item);
+
+// Fills `tile` with rows [first_row, first_row + num_rows) of the item. REQUIRES: num_rows in [1,
+// kMaxTileRows]; q and out are f32 with innermost stride 1; K and V are bf16 or f32; no streaming sink tokens
+// and no descales (the contracts refuse them).
+void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& item,
+                        const AttentionScratch& scratch, int64_t first_row, int num_rows,
+                        AttentionTile* tile);
+
+// The thread's scratch bytes (std::span's members are left to baseline code).
+[[nodiscard]] std::byte* AttentionThreadScratch(const AttentionScratch& scratch);
+
+// From a row's running maximum `max` (log2 units) and sum of weights: stores the row's lse when it is wanted,
+// counts the sink, and returns the factor that turns the accumulated output into the row's output.
+[[nodiscard]] float FinishAttentionRow(const AttentionTile& tile, const AttentionTileRow& row, float max,
+                                       float sum);
+
+}  // namespace attest

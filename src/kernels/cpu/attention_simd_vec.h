@@ -1,0 +1,206 @@
+// The vector types the attention kernels are written over, one struct per register width with the same
+// members, and the two functions softmax needs: 2^t and tanh.
+//
+// Include only from files compiled for the instruction set (attention_*_avx2.cc and wider): everything has
+// internal linkage, so that nothing compiled with wide instructions can be linked into baseline code.
+#pragma once
+
+// GCC 12 reports its own _mm512_undefined_*() as uninitialised (GCC bug 105593); only that header is exempt.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#include <cstdint>
+
+#define ATTEST_UNROLL _Pragma("GCC unroll 16")
+
+namespace attest {
+namespace {
+
+// bf16 values travel as raw bits here: the upper half of a float.
+using Bf16Bits = uint16_t;
+
+constexpr float kMinusInf = -__builtin_inff();
+// The running maximum of a row that has seen no key: finite, so that (-inf) - m stays -inf and never NaN.
+constexpr float kNoMax = -1.7e38f;
+
+[[maybe_unused]] inline int MinInt(int a, int b) { return a < b ? a : b; }
+[[maybe_unused]] inline int64_t Min64(int64_t a, int64_t b) { return a < b ? a : b; }
+[[maybe_unused]] inline int MaxInt(int a, int b) { return a > b ? a : b; }
+[[maybe_unused]] inline int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
+
+struct Avx2Vec {
+  static constexpr int kLanes = 8;
+  static constexpr int kRegisters = 16;
+  using F = __m256;
+  static F Load(const float* p) { return _mm256_loadu_ps(p); }
+  static void Store(float* p, F a) { _mm256_storeu_ps(p, a); }
+  static F Set1(float a) { return _mm256_set1_ps(a); }
+  static F Broadcast(const float* p) { return _mm256_broadcast_ss(p); }
+  static F Zero() { return _mm256_setzero_ps(); }
+  static F Add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F Div(F a, F b) { return _mm256_div_ps(a, b); }
+  static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F Nmadd(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+  static F Max(F a, F b) { return _mm256_max_ps(a, b); }  // b when either is NaN
+  static F Abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+  static F CopySign(F magnitude, F sign) {
+    const F bit = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
+  }
+  static F SelectLess(F a, F b, F yes, F no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+  }
+  static bool AnyGreater(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+  // The bits of `a` moved 23 places left: an integer in the low bits becomes an exponent.
+  static F BitsToExponent(F a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23)); }
+  // s where begin <= key < end in the lane, -inf elsewhere.
+  static F MaskKey(F s, int key, const int32_t* begin, const int32_t* end) {
+    const __m256i k = _mm256_set1_epi32(key);
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(begin));
+    const __m256i e = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(end));
+    const __m256i visible = _mm256_andnot_si256(_mm256_cmpgt_epi32(b, k), _mm256_cmpgt_epi32(e, k));
+    return _mm256_blendv_ps(_mm256_set1_ps(kMinusInf), s, _mm256_castsi256_ps(visible));
+  }
+  static float ReduceMax(F a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+  }
+  static float ReduceAdd(F a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+  }
+  // The sums of four vectors.
+  static __m128 ReduceAdd4(F a, F b, F c, F d) {
+    const F ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));  // a b a b
+    const F cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    const F abcd = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
+  }
+  // kLanes consecutive values.
+  static F Widen(const float* p) { return Load(p); }
+  static F Widen(const Bf16Bits* p) {
+    const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+  }
+  // 2 * kLanes values in the cheapest order of the type: bf16 even elements then odd ones (a shift and a mask
+  // instead of two widening shuffles), f32 as they lie. Interleave undoes it.
+  static void WidenPair(const float* p, F* a, F* b) {
+    *a = Load(p);
+    *b = Load(p + kLanes);
+  }
+  static void WidenPair(const Bf16Bits* p, F* a, F* b) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    *a = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    *b = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+};
+
+#if defined(__AVX512F__)
+struct Avx512Vec {
+  static constexpr int kLanes = 16;
+  static constexpr int kRegisters = 32;
+  using F = __m512;
+  static F Load(const float* p) { return _mm512_loadu_ps(p); }
+  static void Store(float* p, F a) { _mm512_storeu_ps(p, a); }
+  static F Set1(float a) { return _mm512_set1_ps(a); }
+  static F Broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static F Zero() { return _mm512_setzero_ps(); }
+  static F Add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F Div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F Nmadd(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
+  static F Max(F a, F b) { return _mm512_max_ps(a, b); }  // b when either is NaN
+  static F Abs(F a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+  static F CopySign(F magnitude, F sign) {
+    const F bit = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
+  }
+  static F SelectLess(F a, F b, F yes, F no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+  }
+  static bool AnyGreater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+  static F BitsToExponent(F a) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23)); }
+  static F MaskKey(F s, int key, const int32_t* begin, const int32_t* end) {
+    const __m512i k = _mm512_set1_epi32(key);
+    const __mmask16 from = _mm512_cmple_epi32_mask(_mm512_loadu_si512(begin), k);
+    const __mmask16 visible = _mm512_mask_cmpgt_epi32_mask(from, _mm512_loadu_si512(end), k);
+    return _mm512_mask_blend_ps(visible, _mm512_set1_ps(kMinusInf), s);
+  }
+  static float ReduceMax(F a) { return _mm512_reduce_max_ps(a); }
+  static float ReduceAdd(F a) { return _mm512_reduce_add_ps(a); }
+  static __m128 ReduceAdd4(F a, F b, F c, F d) {
+    const F ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const F cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const F abcd = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  }
+  static F Widen(const float* p) { return Load(p); }
+  static F Widen(const Bf16Bits* p) {
+    const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+  }
+  static void WidenPair(const float* p, F* a, F* b) {
+    *a = Load(p);
+    *b = Load(p + kLanes);
+  }
+  static void WidenPair(const Bf16Bits* p, F* a, F* b) {
+    const __m512i x = _mm512_loadu_si512(p);
+    *a = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    *b = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+};
+#endif
+
+// 2^t for t <= 127, and exactly 0 for t <= -126.5 (masked scores are -inf). Relative error 1.6e-7: a degree 5
+// minimax polynomial (9.2e-8) on [-1/2, 1/2]; the rounding constant leaves n + 127 in the low bits.
+template <class V>
+inline typename V::F Exp2(typename V::F t) {
+  using F = typename V::F;
+  const F round = V::Set1(12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
+  t = V::Max(V::Set1(-127.0f), t);                // operand order keeps NaN
+  const F biased = V::Add(t, round);
+  const F f = V::Sub(t, V::Sub(biased, round));
+  F p = V::Set1(0.0013264727f);
+  p = V::Fma(p, f, V::Set1(0.009671513f));
+  p = V::Fma(p, f, V::Set1(0.055507336f));
+  p = V::Fma(p, f, V::Set1(0.24022242f));
+  p = V::Fma(p, f, V::Set1(0.693147f));
+  p = V::Fma(p, f, V::Set1(1.0f));
+  return V::Mul(p, V::BitsToExponent(biased));
+}
+
+// tanh with relative error below 3e-7: an odd polynomial below 0.625 (there 1 - 2 / (e^2x + 1) would cancel),
+// the exponential form above. Saturates at 1.
+template <class V>
+inline typename V::F Tanh(typename V::F x) {
+  using F = typename V::F;
+  const F a = V::Abs(x);
+  const F z = V::Mul(x, x);
+  F p = V::Set1(-5.70498872745e-3f);
+  p = V::Fma(p, z, V::Set1(2.06390887954e-2f));
+  p = V::Fma(p, z, V::Set1(-5.37397155531e-2f));
+  p = V::Fma(p, z, V::Set1(1.33314422036e-1f));
+  p = V::Fma(p, z, V::Set1(-3.33332819422e-1f));
+  const F small = V::Fma(V::Mul(p, z), x, x);
+  // e^-2a avoids overflow: tanh a = (1 - e^-2a) / (1 + e^-2a).
+  const F e = Exp2<V>(V::Mul(a, V::Set1(-2.885390081777927f)));
+  const F big = V::CopySign(V::Div(V::Sub(V::Set1(1.0f), e), V::Add(V::Set1(1.0f), e)), x);
+  return V::SelectLess(a, V::Set1(0.625f), small, big);
+}
+
+}  // namespace
+}  // namespace attest
