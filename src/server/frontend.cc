@@ -1,0 +1,269 @@
+#include "server/frontend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "server/api_error.h"
+#include "server/json_writer.h"
+
+namespace attest {
+namespace {
+
+constexpr int32_t kMaxChoices = 4096;  // sequences of one request
+// Clients such as the OpenAI SDK wait this long before they try again.
+constexpr std::string_view kRetryAfterSeconds = "1";
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+// Takes as long for a wrong key as for a right one of the same length.
+bool EqualConstantTime(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |=
+        static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
+  }
+  return difference == 0;
+}
+
+CallLimits LimitsOf(const ServerOptions& options, const ServerContext& context) {
+  const EngineOptions& engine = context.engine.options();
+  return {.tokenizer = context.tokenizer,
+          .chat_template = context.chat_template,
+          .model_names = options.served_model_names,
+          .default_sampling = context.default_sampling,
+          .max_model_len = engine.max_model_len,
+          .vocab_size = engine.vocab_size,
+          .max_choices = std::min(kMaxChoices, engine.max_queue)};
+}
+
+}  // namespace
+
+Frontend::Frontend(const ServerOptions& options, const ServerContext& context, HttpServer& http)
+    : options_(options),
+      context_(context),
+      http_(http),
+      limits_(LimitsOf(options, context)),
+      created_(std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count()),
+      tokens_([this] { http_.Post([this] { OnTokens(); }); }),
+      workers_(options.num_workers) {}
+
+Frontend::~Frontend() {
+  for (auto& [id, generation] : generations_) generation->Abort();
+}
+
+const std::vector<Frontend::Route>& Frontend::Routes() {
+  static const std::vector<Route> routes = {
+      {"GET", "/health", &Frontend::Health},
+      {"GET", "/ready", &Frontend::Ready},
+      {"GET", "/version", &Frontend::Version},
+      {"GET", "/load", &Frontend::Load},
+      {"GET", "/metrics", &Frontend::MetricsText},
+      {"GET", "/v1/models", &Frontend::Models},
+      {"POST", "/v1/completions", &Frontend::Completions},
+      {"POST", "/v1/chat/completions", &Frontend::ChatCompletions},
+  };
+  return routes;
+}
+
+void Frontend::OnRequest(ExchangeId id, HttpRequest request) {
+  if (request.path.starts_with("/v1/") && !HasKey(request)) {
+    context_.metrics.CountResponse(401);
+    http_.Respond(id, {.status = 401,
+                       .body = ErrorBody(401, "the API key is missing or wrong"),
+                       .headers = {{"WWW-Authenticate", "Bearer"}}});
+    return;
+  }
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  std::string allowed;
+  for (const Route& route : Routes()) {
+    if (route.path != request.path) continue;
+    if (route.method == method) return (this->*route.handler)(id, request);
+    allowed = route.method;
+  }
+  // The name is decoded after routing: as one segment, "org%2Fname"; clients that do not encode work too.
+  if (request.path.starts_with(kModelPrefix)) {
+    if (method == "GET") return Model(id, std::string_view(request.path).substr(kModelPrefix.size()));
+    allowed = "GET";
+  }
+  if (allowed.empty()) return RespondError(id, 404, fmt::format("no such path: {}", request.path));
+  if (allowed == "GET") allowed = "GET, HEAD";
+  Respond(id, {.status = 405,
+               .body = ErrorBody(405, fmt::format("{} is not allowed on {}", request.method, request.path)),
+               .headers = {{"Allow", allowed}}});
+}
+
+bool Frontend::HasKey(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return true;
+  constexpr std::string_view kScheme = "bearer ";
+  std::string_view value = request.Header("authorization");
+  if (value.size() < kScheme.size() || ToLowerAscii(value.substr(0, kScheme.size())) != kScheme) return false;
+  value.remove_prefix(kScheme.size());
+  bool matches = false;
+  for (const std::string& key : options_.api_keys) matches |= EqualConstantTime(value, key);
+  return matches;
+}
+
+void Frontend::Respond(ExchangeId id, HttpResponse response) {
+  context_.metrics.CountResponse(response.status);
+  http_.Respond(id, std::move(response));
+}
+
+void Frontend::RespondError(ExchangeId id, int status, std::string_view message, std::string_view param) {
+  HttpResponse response{.status = status, .body = ErrorBody(status, message, param), .headers = {}};
+  if (status == 503) response.headers.emplace_back("Retry-After", kRetryAfterSeconds);
+  Respond(id, std::move(response));
+}
+
+void Frontend::RespondError(ExchangeId id, const Error& error) {
+  RespondError(id, HttpStatusOf(error.code), error.message, error.field);
+}
+
+void Frontend::Health(ExchangeId id, HttpRequest&) {
+  if (!context_.engine.stats().healthy) return RespondError(id, 503, "the engine fails every step");
+  Respond(id, {.content_type = "", .body = {}, .headers = {}});
+}
+
+void Frontend::Ready(ExchangeId id, HttpRequest&) {
+  if (draining_) return RespondError(id, 503, "the server is draining");
+  if (!context_.engine.stats().healthy) return RespondError(id, 503, "the engine fails every step");
+  Respond(id, {.content_type = "", .body = {}, .headers = {}});
+}
+
+void Frontend::Version(ExchangeId id, HttpRequest&) {
+  std::string body;
+  JsonWriter(body).BeginObject().Key("version").String(context_.version).EndObject();
+  Respond(id, {.body = std::move(body), .headers = {}});
+}
+
+void Frontend::Load(ExchangeId id, HttpRequest&) {
+  std::string body;
+  const auto load = static_cast<int64_t>(generations_.size()) + num_parsing_;
+  JsonWriter(body).BeginObject().Key("server_load").Int(load).EndObject();
+  Respond(id, {.body = std::move(body), .headers = {}});
+}
+
+void Frontend::MetricsText(ExchangeId id, HttpRequest&) {
+  Respond(id, {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+               .body = context_.metrics.Render(context_.engine.stats(), http_.stats()),
+               .headers = {}});
+}
+
+ServedModel Frontend::Describe(std::string_view name) const {
+  return {.id = name,
+          .root = context_.model_root,
+          .created_unix_seconds = created_,
+          .max_model_len = limits_.max_model_len};
+}
+
+void Frontend::Models(ExchangeId id, HttpRequest&) {
+  std::vector<ServedModel> models;
+  for (const std::string& name : options_.served_model_names) models.push_back(Describe(name));
+  Respond(id, {.body = ModelListJson(models), .headers = {}});
+}
+
+void Frontend::Model(ExchangeId id, std::string_view encoded_name) {
+  const std::string name = PercentDecode(encoded_name);
+  if (std::ranges::count(options_.served_model_names, name) == 0) {
+    return RespondError(id, 404, fmt::format("the model {} does not exist", name), "model");
+  }
+  Respond(id, {.body = ModelJson(Describe(name)), .headers = {}});
+}
+
+void Frontend::Completions(ExchangeId id, HttpRequest& request) {
+  Generate(id, request, &ParseCompletionCall);
+}
+void Frontend::ChatCompletions(ExchangeId id, HttpRequest& request) { Generate(id, request, &ParseChatCall); }
+
+void Frontend::Generate(ExchangeId id, HttpRequest& request, Parser parse) {
+  if (draining_) return RespondError(id, 503, "the server is draining; try another one");
+  ++num_parsing_;
+  workers_.Enqueue(
+      [this, id, parse, body = std::move(request.body), request_id = request.request_id]() mutable {
+        Expected<GenerationCall> call = std::unexpected(Error{});
+        try {
+          call = parse(body, limits_);
+        } catch (const std::exception& e) {  // out of memory, or a bug: this request fails, the others go on
+          call = Fail(ErrorCode::kInternal, fmt::format("the request could not be read: {}", e.what()));
+        }
+        http_.Post([this, id, request_id = std::move(request_id), call = std::move(call)]() mutable {
+          Begin(id, request_id, std::move(call));
+        });
+      });
+}
+
+void Frontend::Begin(ExchangeId id, const std::string& request_id, Expected<GenerationCall> call) {
+  --num_parsing_;
+  if (http_.IsOpen(id)) {  // else the client left meanwhile
+    if (!call) {
+      RespondError(id, call.error());
+    } else {
+      const Generation::Rooms rooms{.engine = context_.engine,
+                                    .tokenizer = context_.tokenizer,
+                                    .http = http_,
+                                    .tokens = tokens_,
+                                    .metrics = context_.metrics,
+                                    .eos_ids = context_.eos_ids};
+      const GenerationId generation_id = ++next_generation_;
+      auto generation = std::make_unique<Generation>(rooms, generation_id, id, std::move(*call), request_id);
+      if (const Status started = generation->Start(); !started) {
+        RespondError(id, started.error());
+      } else {
+        by_exchange_.emplace(id, generation_id);
+        generations_.emplace(generation_id, std::move(generation));
+      }
+    }
+  }
+  FinishDrain();
+}
+
+void Frontend::OnTokens() {
+  std::vector<Generation*> touched;
+  for (TokenEvent& event : tokens_.Drain()) {
+    const auto it = generations_.find(event.generation);
+    if (it == generations_.end()) continue;  // its client left, or a stop string ended it
+    it->second->Apply(event);
+    touched.push_back(it->second.get());
+  }
+  std::ranges::sort(touched);
+  const auto repeats = std::ranges::unique(touched);
+  touched.erase(repeats.begin(), repeats.end());
+  for (Generation* generation : touched) {
+    generation->Flush();
+    if (generation->finished()) Erase(generation->id());
+  }
+  FinishDrain();
+}
+
+void Frontend::OnClosed(ExchangeId id) {
+  const auto it = by_exchange_.find(id);
+  if (it == by_exchange_.end()) return;
+  const GenerationId generation = it->second;
+  generations_.at(generation)->Abort();
+  Erase(generation);
+  FinishDrain();
+}
+
+void Frontend::Erase(GenerationId id) {
+  const auto it = generations_.find(id);
+  by_exchange_.erase(it->second->exchange());
+  generations_.erase(it);
+}
+
+void Frontend::Drain() {
+  http_.Post([this] {
+    draining_ = true;
+    FinishDrain();
+  });
+}
+
+void Frontend::FinishDrain() {
+  if (draining_ && generations_.empty() && num_parsing_ == 0) http_.Shutdown();
+}
+
+}  // namespace attest

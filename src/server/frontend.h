@@ -1,0 +1,80 @@
+// Routes requests, checks keys, and keeps the table of generations under way. Owned by Server; I/O thread
+// only, except where marked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "server/generation.h"
+#include "server/http_server.h"
+#include "server/openai_request.h"
+#include "server/server.h"
+#include "server/token_queue.h"
+#include "server/worker_pool.h"
+
+namespace attest {
+
+class Frontend final : public HttpHandler {
+ public:
+  // Everything must outlive the frontend.
+  Frontend(const ServerOptions& options, const ServerContext& context, HttpServer& http);
+  // REQUIRES: the I/O thread has ended. Waits for the workers and for the engine to drop every sink.
+  ~Frontend() override;
+
+  void OnRequest(ExchangeId id, HttpRequest request) override;
+  void OnClosed(ExchangeId id) override;
+
+  // Any thread. Refuses new generations; once the last one is answered, shuts the HTTP server down.
+  void Drain();
+
+ private:
+  using Handler = void (Frontend::*)(ExchangeId, HttpRequest&);
+  struct Route {
+    std::string_view method, path;
+    Handler handler;
+  };
+  static const std::vector<Route>& Routes();
+
+  void Health(ExchangeId id, HttpRequest& request);
+  void Ready(ExchangeId id, HttpRequest& request);
+  void Version(ExchangeId id, HttpRequest& request);
+  void Load(ExchangeId id, HttpRequest& request);
+  void MetricsText(ExchangeId id, HttpRequest& request);
+  void Models(ExchangeId id, HttpRequest& request);
+  void Model(ExchangeId id, std::string_view encoded_name);
+  void Completions(ExchangeId id, HttpRequest& request);
+  void ChatCompletions(ExchangeId id, HttpRequest& request);
+
+  using Parser = Expected<GenerationCall> (*)(std::string_view body, const CallLimits& limits);
+  void Generate(ExchangeId id, HttpRequest& request, Parser parse);
+  void Begin(ExchangeId id, const std::string& request_id, Expected<GenerationCall> call);
+  void OnTokens();
+  void Erase(GenerationId id);
+  void FinishDrain();
+
+  void Respond(ExchangeId id, HttpResponse response);
+  void RespondError(ExchangeId id, int status, std::string_view message, std::string_view param = {});
+  void RespondError(ExchangeId id, const Error& error);
+  [[nodiscard]] bool HasKey(const HttpRequest& request) const;
+  [[nodiscard]] ServedModel Describe(std::string_view name) const;
+
+  const ServerOptions& options_;
+  const ServerContext& context_;
+  HttpServer& http_;
+  const CallLimits limits_;
+  const int64_t created_;
+  bool draining_ = false;
+  int64_t num_parsing_ = 0;  // requests in the worker pool
+  GenerationId next_generation_ = 0;
+  TokenQueue tokens_;
+  std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;
+  std::unordered_map<ExchangeId, GenerationId> by_exchange_;
+  WorkerPool workers_;  // last: its tasks use the members above
+};
+
+}  // namespace attest

@@ -1,0 +1,183 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "server/api_error.h"
+
+namespace attest {
+namespace {
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Generation::Generation(const Rooms& rooms, GenerationId id, ExchangeId exchange, GenerationCall call,
+                       std::string_view request_id)
+    : rooms_(rooms),
+      id_(id),
+      exchange_(exchange),
+      call_(std::move(call)),
+      writer_(call_.is_chat, call_.stream, request_id, call_.model, UnixSeconds()) {}
+
+Status Generation::Start() {
+  choices_.reserve(call_.prompts.size() * static_cast<size_t>(call_.n));
+  for (size_t p = 0; p < call_.prompts.size(); ++p) {
+    std::vector<int32_t>& prompt = call_.prompts[p];
+    usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
+    // A model's vocabulary may be padded beyond the tokenizer's: such ids have no text.
+    std::vector<int32_t> readable;
+    std::ranges::copy_if(prompt, std::back_inserter(readable),
+                         [this](int32_t id) { return IsDecodable(id); });
+    for (int32_t sample = 0; sample < call_.n; ++sample) {
+      const auto index = static_cast<int32_t>(choices_.size());
+      SamplingParams sampling = SamplingOf(call_, p, sample, rooms_.engine.options().max_model_len);
+      const bool is_last = sample + 1 == call_.n;
+      auto id = rooms_.engine.Submit({.prompt = is_last ? std::move(prompt) : prompt,
+                                      .sampling = std::move(sampling),
+                                      .eos_ids = rooms_.eos_ids,
+                                      .sink = rooms_.tokens.MakeSink(id_, index)});
+      if (!id) {
+        Abort();
+        return std::unexpected(std::move(id).error());
+      }
+      choices_.push_back(
+          {.engine_id = *id,
+           .decoder = IncrementalDecoder(rooms_.tokenizer, call_.skip_special_tokens, readable),
+           .stops = StopMatcher(call_.stop, call_.keep_stop_text),
+           .result = {}});
+      ++num_running_;
+    }
+  }
+  rooms_.metrics.ObserveRequest(call_.n);
+  if (call_.stream) {
+    rooms_.http.StartStream(exchange_,
+                            {.content_type = "text/event-stream; charset=utf-8",
+                             .body = {},
+                             .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  }
+  return {};
+}
+
+void Generation::Abort() {
+  for (Choice& choice : choices_) {
+    if (!choice.is_running) continue;
+    choice.is_running = false;
+    rooms_.engine.Abort(choice.engine_id);
+    rooms_.metrics.CountFinished(FinishReason::kAbort);
+  }
+  num_running_ = 0;
+}
+
+void Generation::Apply(TokenEvent& event) {
+  const int32_t index = event.choice;
+  if (!choices_[static_cast<size_t>(index)].is_running) return;  // said after its stop string
+  if (event.token) {
+    OnToken(index, *event.token);
+  } else if (event.error != nullptr) {
+    FailAll(*event.error);
+  } else {
+    StopReason stop_reason;
+    if (event.stop_token) {
+      ++usage_.completion_tokens;  // generated, though it is no part of the text
+      if (std::ranges::count(call_.sampling.stop_token_ids, *event.stop_token) != 0) {
+        stop_reason = *event.stop_token;
+      }
+    }
+    Finish(index, *event.reason, std::move(stop_reason));
+  }
+}
+
+void Generation::OnToken(int32_t index, int32_t token) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  ++choice.num_tokens;
+  ++usage_.completion_tokens;
+  if (!IsDecodable(token)) return;
+  const std::string piece = choice.decoder.Append(token);
+  if (choice.num_tokens <= call_.sampling.min_tokens) return Emit(index, choice.stops.Skip(piece));
+  StopMatcher::Step step = choice.stops.Append(piece);
+  Emit(index, step.text);
+  if (!step.match) return;
+  rooms_.engine.Abort(choice.engine_id);
+  Finish(index, FinishReason::kStop, std::move(*step.match));
+}
+
+void Generation::Emit(int32_t index, std::string_view text) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  if (!call_.stream) {
+    choice.result.text += text;
+    return;
+  }
+  if (call_.is_chat && !choice.has_spoken) {
+    choice.has_spoken = true;
+    rooms_.http.Send(exchange_, writer_.RoleEvent(index, ChunkUsage()));
+  }
+  if (!text.empty()) rooms_.http.Send(exchange_, writer_.TextEvent(index, text, ChunkUsage()));
+}
+
+// Ends one choice. What the decoder and the matcher still hold is shown, unless a stop string cut it off.
+void Generation::Finish(int32_t index, FinishReason reason, StopReason stop_reason) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  if (!std::holds_alternative<std::string>(stop_reason)) {
+    // The last bytes may complete a stop string too.
+    const std::string rest = choice.decoder.Finish();
+    StopMatcher::Step step = choice.num_tokens <= call_.sampling.min_tokens
+                                 ? StopMatcher::Step{.text = choice.stops.Skip(rest), .match = std::nullopt}
+                                 : choice.stops.Append(rest);
+    if (step.match) {
+      reason = FinishReason::kStop;
+      stop_reason = std::move(*step.match);
+    } else {
+      step.text += choice.stops.Finish();
+    }
+    Emit(index, step.text);
+  }
+  choice.is_running = false;
+  --num_running_;
+  rooms_.metrics.CountFinished(reason);
+  if (call_.stream) {
+    rooms_.http.Send(exchange_, writer_.FinishEvent(index, reason, stop_reason, ChunkUsage()));
+  }
+  choice.result.finish = reason;
+  choice.result.stop_reason = std::move(stop_reason);
+  if (num_running_ == 0) EndAnswer();
+}
+
+// One failed sequence fails the request: its answer would not be what was asked for.
+void Generation::FailAll(const Error& error) {
+  rooms_.metrics.CountFinished(FinishReason::kError);
+  for (Choice& choice : choices_) {
+    if (choice.is_running) rooms_.engine.Abort(choice.engine_id);
+    choice.is_running = false;
+  }
+  num_running_ = 0;
+  const int status = HttpStatusOf(error.code);
+  if (!call_.stream) {
+    rooms_.http.Respond(
+        exchange_, {.status = status, .body = ErrorBody(status, error.message, error.field), .headers = {}});
+    return;
+  }
+  rooms_.http.Send(exchange_, ResponseWriter::ErrorEvent(status, error.message));
+  rooms_.http.Send(exchange_, ResponseWriter::kDone);
+  rooms_.http.EndStream(exchange_);
+}
+
+void Generation::EndAnswer() {
+  if (!call_.stream) {
+    std::vector<ChoiceResult> results;
+    results.reserve(choices_.size());
+    for (Choice& choice : choices_) results.push_back(std::move(choice.result));
+    rooms_.http.Respond(exchange_, {.body = writer_.Response(results, usage_), .headers = {}});
+    return;
+  }
+  if (call_.include_usage) rooms_.http.Send(exchange_, writer_.UsageEvent(usage_));
+  rooms_.http.Send(exchange_, ResponseWriter::kDone);
+  rooms_.http.EndStream(exchange_);
+}
+
+}  // namespace attest

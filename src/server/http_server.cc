@@ -1,0 +1,576 @@
+#include "server/http_server.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <optional>
+#include <random>
+#include <thread>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "server/api_error.h"
+
+namespace attest {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kReadSize = 64 << 10;
+// Requests sent ahead while one is answered are kept up to here; beyond, the socket is not read.
+constexpr size_t kMaxReadAhead = 64 << 10;
+// After an answer that closes the connection, input is thrown away for this long: closing at once, with
+// unread input, would reset the connection and could destroy the answer on its way.
+constexpr std::chrono::seconds kLinger{2};
+constexpr std::chrono::milliseconds kAcceptRetry{100};  // after running out of descriptors
+
+enum class State {
+  kReading,    // a request, or waiting for one
+  kHandling,   // dispatched, not yet answered
+  kStreaming,  // StartStream to EndStream
+  kLingering,  // answered for good; input is thrown away until the peer closes
+  kDoomed,     // failed; closed by the task that is already posted
+};
+
+struct Connection {
+  Connection(tcp::socket s, uint64_t number) : socket(std::move(s)), id(number) {}
+
+  tcp::socket socket;
+  uint64_t id;
+  State state = State::kReading;
+  std::string in;   // received, not parsed
+  std::string out;  // not yet taken by the socket, from out_begin on
+  size_t out_begin = 0;
+  std::optional<http::request_parser<http::string_body>> parser;  // engaged from a request's first byte
+  bool header_seen = false;
+  bool waiting_read = false, waiting_write = false;
+  bool processing = false;  // ProcessInput is on the stack
+  bool close_when_flushed = false;
+  Clock::time_point request_begin;  // first byte of the request
+  Clock::time_point last_read = Clock::now();
+  Clock::time_point last_write = Clock::now();  // progress of `out`
+  Clock::time_point last_event;                 // queued in the stream
+  Clock::time_point linger_end;
+
+  // Of the request being answered.
+  ExchangeId exchange = 0;
+  std::string request_id, log_line;
+  int status = 0;
+  size_t body_bytes = 0;  // sent
+  bool head = false, keep_alive = true, chunked = true;
+
+  [[nodiscard]] size_t unread() const { return out.size() - out_begin; }
+  [[nodiscard]] bool answering() const { return state == State::kHandling || state == State::kStreaming; }
+};
+
+class BoostHttpServer final : public HttpServer {
+ public:
+  explicit BoostHttpServer(const HttpServerOptions& options)
+      : options_(options), acceptor_(io_), tick_(io_), accept_retry_(io_), random_(std::random_device{}()) {}
+  ~BoostHttpServer() override {
+    Stop();
+    Join();
+  }
+
+  Status Open();
+  void Run(HttpHandler& handler) override;
+  void Respond(ExchangeId id, HttpResponse response) override;
+  void StartStream(ExchangeId id, HttpResponse head) override;
+  void Send(ExchangeId id, std::string_view event) override;
+  void Flush(ExchangeId id) override;
+  void EndStream(ExchangeId id) override;
+  bool IsOpen(ExchangeId id) const override { return exchanges_.contains(id); }
+  HttpStats stats() const override;
+  void Post(std::move_only_function<void()> task) override { asio::post(io_, std::move(task)); }
+  void Shutdown() override;
+  void Stop() override;
+  void Join() override {
+    if (thread_.joinable()) thread_.join();
+  }
+  uint16_t port() const override { return port_; }
+
+ private:
+  void Accept();
+  void AddConnection(tcp::socket socket);
+  void WaitRead(Connection& c);
+  void OnReadable(Connection& c);
+  void ProcessInput(Connection& c);
+  void Dispatch(Connection& c);
+  void Refuse(Connection& c, int status, std::string_view message);
+  void WriteHead(Connection& c, const HttpResponse& response, std::optional<size_t> length);
+  void QueueEvent(Connection& c, std::string_view event);
+  void FlushOut(Connection& c);
+  void FinishAnswer(Connection& c);
+  void StartLinger(Connection& c);
+  void Doom(Connection& c);
+  void Close(uint64_t id);
+  void CloseAcceptor();
+  void Tick();
+  void CheckTimeouts(Connection& c, Clock::time_point now);
+  void FinishIfIdle();
+  std::string NewRequestId() { return fmt::format("{:016x}{:08x}", random_(), next_id_ & 0xffffffffu); }
+
+  Connection* FindConnection(uint64_t id) {
+    const auto it = connections_.find(id);
+    return it == connections_.end() ? nullptr : it->second.get();
+  }
+  Connection* FindExchange(ExchangeId id) {
+    const auto it = exchanges_.find(id);
+    return it == exchanges_.end() || it->second->state == State::kDoomed ? nullptr : it->second;
+  }
+
+  const HttpServerOptions options_;
+  asio::io_context io_{1};
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer tick_, accept_retry_;
+  std::mt19937_64 random_;
+  HttpHandler* handler_ = nullptr;
+  uint16_t port_ = 0;
+  std::thread thread_;
+
+  // I/O thread only.
+  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<ExchangeId, Connection*> exchanges_;
+  uint64_t next_id_ = 0;
+  bool accept_paused_ = false, shutting_down_ = false;
+  uint64_t slow_readers_closed_ = 0;
+  std::array<char, kReadSize> scratch_;
+};
+
+Status BoostHttpServer::Open() {
+  const std::string where = fmt::format("{}:{}", options_.host, options_.port);
+  const auto fail = [&](const error_code& ec) {
+    return Fail(ErrorCode::kIo, fmt::format("cannot listen on {}: {}", where, ec.message()), "port");
+  };
+  error_code ec;
+  tcp::resolver resolver(io_);
+  const auto found = resolver.resolve(options_.host, std::to_string(options_.port),
+                                      tcp::resolver::passive | tcp::resolver::numeric_service, ec);
+  if (ec || found.empty()) {
+    return Fail(ErrorCode::kIo, fmt::format("cannot resolve host {}: {}", options_.host, ec.message()),
+                "host");
+  }
+  const tcp::endpoint endpoint = *found.begin();
+  acceptor_.open(endpoint.protocol(), ec);
+  if (ec) return fail(ec);
+  acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (endpoint.address().is_v6()) acceptor_.set_option(asio::ip::v6_only(false), ec);
+  acceptor_.bind(endpoint, ec);
+  if (ec) return fail(ec);
+  acceptor_.listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) return fail(ec);
+  port_ = acceptor_.local_endpoint(ec).port();
+  return {};
+}
+
+void BoostHttpServer::Run(HttpHandler& handler) {
+  handler_ = &handler;
+  work_.emplace(io_.get_executor());
+  thread_ = std::thread([this] {
+    Accept();
+    Tick();
+    io_.run();
+  });
+}
+
+void BoostHttpServer::Accept() {
+  acceptor_.async_accept([this](const error_code& ec, tcp::socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (ec) {  // out of descriptors, or the peer left already
+      accept_retry_.expires_after(kAcceptRetry);
+      accept_retry_.async_wait([this](const error_code& cancelled) {
+        if (!cancelled && acceptor_.is_open()) Accept();
+      });
+      return;
+    }
+    AddConnection(std::move(socket));
+    accept_paused_ = connections_.size() >= options_.max_connections;
+    if (!accept_paused_) Accept();
+  });
+}
+
+void BoostHttpServer::AddConnection(tcp::socket socket) {
+  error_code ec;
+  socket.non_blocking(true, ec);
+  socket.set_option(tcp::no_delay(true),
+                    ec);  // an event must not wait for the acknowledgement of the last one
+  const uint64_t id = ++next_id_;
+  auto& connection = connections_[id] = std::make_unique<Connection>(std::move(socket), id);
+  WaitRead(*connection);
+}
+
+void BoostHttpServer::WaitRead(Connection& c) {
+  if (c.waiting_read || c.state == State::kDoomed) return;
+  if (c.answering() && c.in.size() >= kMaxReadAhead) return;
+  c.waiting_read = true;
+  c.socket.async_wait(tcp::socket::wait_read, [this, id = c.id](const error_code& ec) {
+    Connection* connection = FindConnection(id);
+    if (connection == nullptr) return;
+    connection->waiting_read = false;
+    if (ec) return Close(id);
+    OnReadable(*connection);
+  });
+}
+
+void BoostHttpServer::OnReadable(Connection& c) {
+  if (c.state == State::kDoomed) return;
+  error_code ec;
+  const size_t n = c.socket.read_some(asio::buffer(scratch_), ec);
+  if (ec == asio::error::would_block) return WaitRead(c);
+  if (ec) {
+    // The peer has closed. An answer that is complete but not yet taken by the socket is still delivered.
+    if (ec != asio::error::eof || c.answering() || c.unread() == 0) return Close(c.id);
+    c.close_when_flushed = true;
+    return;
+  }
+  c.last_read = Clock::now();
+  if (c.state != State::kLingering) {
+    c.in.append(scratch_.data(), n);
+    ProcessInput(c);
+  }
+  WaitRead(c);
+}
+
+void BoostHttpServer::ProcessInput(Connection& c) {
+  if (c.processing) return;
+  c.processing = true;
+  while (c.state == State::kReading && !c.close_when_flushed && !c.in.empty()) {
+    if (!c.parser) {
+      const size_t start =
+          std::min(c.in.find_first_not_of("\r\n"), c.in.size());  // blank lines between requests
+      c.in.erase(0, start);
+      if (c.in.empty()) break;
+      c.parser.emplace();
+      c.parser->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
+      c.parser->body_limit(options_.max_body_bytes);
+      c.request_begin = Clock::now();
+      c.header_seen = false;
+    }
+    error_code ec;
+    c.in.erase(0, c.parser->put(asio::buffer(c.in), ec));
+    if (ec == http::error::need_more) break;
+    if (ec == http::error::body_limit) {
+      Refuse(c, 413, fmt::format("the request body is larger than {} bytes", options_.max_body_bytes));
+    } else if (ec == http::error::header_limit) {
+      Refuse(c, 431, fmt::format("the request header is larger than {} bytes", options_.max_header_bytes));
+    } else if (ec) {
+      Refuse(c, 400, fmt::format("not a valid HTTP request: {}", ec.message()));
+    } else if (c.parser->is_done()) {
+      Dispatch(c);
+    } else if (!c.header_seen) {
+      c.header_seen = true;
+      const auto expect = c.parser->get()[http::field::expect];
+      if (ToLowerAscii({expect.data(), expect.size()}) == "100-continue") {
+        c.out += "HTTP/1.1 100 Continue\r\n\r\n";
+        FlushOut(c);
+      }
+    }
+  }
+  c.processing = false;
+}
+
+// Starts the bookkeeping of one answer.
+void BoostHttpServer::Dispatch(Connection& c) {
+  auto message = c.parser->release();
+  c.parser.reset();
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  SplitTarget({message.target().data(), message.target().size()}, request);
+  for (const auto& field : message) {
+    request.headers.emplace_back(ToLowerAscii({field.name_string().data(), field.name_string().size()}),
+                                 std::string(field.value()));
+  }
+  const std::string_view sent_id = request.Header("x-request-id");
+  request.request_id = IsSaneRequestId(sent_id) ? std::string(sent_id) : NewRequestId();
+  c.exchange = ++next_id_;
+  c.request_id = request.request_id;
+  c.head = request.method == "HEAD";
+  c.keep_alive = message.keep_alive() && !shutting_down_;
+  c.chunked = message.version() >= 11;
+  c.body_bytes = 0;
+  if (options_.log_requests) c.log_line = fmt::format("{} {}", request.method, request.path.substr(0, 256));
+  request.body = std::move(message.body());
+  c.state = State::kHandling;
+  exchanges_.emplace(c.exchange, &c);
+  handler_->OnRequest(c.exchange, std::move(request));
+}
+
+// Answers bytes that are no request, and closes.
+void BoostHttpServer::Refuse(Connection& c, int status, std::string_view message) {
+  c.parser.reset();
+  c.exchange = ++next_id_;
+  c.request_id = NewRequestId();
+  c.head = c.keep_alive = false;
+  c.body_bytes = 0;
+  c.log_line = options_.log_requests ? "refused" : "";
+  c.state = State::kHandling;
+  exchanges_.emplace(c.exchange, &c);
+  Respond(c.exchange, {.status = status, .body = ErrorBody(status, message), .headers = {}});
+}
+
+void BoostHttpServer::WriteHead(Connection& c, const HttpResponse& response, std::optional<size_t> length) {
+  if (!length && !c.chunked) c.keep_alive = false;  // HTTP/1.0: the end of the stream is the connection's
+  AppendResponseHead(c.out, response,
+                     {.content_length = length,
+                      .chunked = c.chunked,
+                      .keep_alive = c.keep_alive,
+                      .request_id = c.request_id});
+  c.status = response.status;
+}
+
+void BoostHttpServer::Respond(ExchangeId id, HttpResponse response) {
+  Connection* c = FindExchange(id);
+  if (c == nullptr) return;
+  ATTEST_CHECK(c->state == State::kHandling);
+  WriteHead(*c, response, response.body.size());
+  if (!c->head) {
+    c->out += response.body;
+    c->body_bytes = response.body.size();
+  }
+  FinishAnswer(*c);
+}
+
+void BoostHttpServer::StartStream(ExchangeId id, HttpResponse head) {
+  Connection* c = FindExchange(id);
+  if (c == nullptr) return;
+  ATTEST_CHECK(c->state == State::kHandling);
+  c->state = State::kStreaming;
+  c->last_event = Clock::now();
+  WriteHead(*c, head, std::nullopt);
+  FlushOut(*c);
+}
+
+void BoostHttpServer::QueueEvent(Connection& c, std::string_view event) {
+  if (c.chunked) {
+    AppendChunk(c.out, event);
+  } else {
+    c.out += event;
+  }
+  c.body_bytes += event.size();
+  c.last_event = Clock::now();
+}
+
+void BoostHttpServer::Send(ExchangeId id, std::string_view event) {
+  Connection* c = FindExchange(id);
+  if (c == nullptr || event.empty()) return;  // an empty chunk would end the stream
+  ATTEST_CHECK(c->state == State::kStreaming);
+  QueueEvent(*c, event);
+  if (c->unread() > options_.max_unread_bytes) FlushOut(*c);
+  if (c->unread() <= options_.max_unread_bytes || c->state == State::kDoomed) return;
+  ++slow_readers_closed_;
+  Doom(*c);
+}
+
+void BoostHttpServer::Flush(ExchangeId id) {
+  if (Connection* c = FindExchange(id)) FlushOut(*c);
+}
+
+void BoostHttpServer::EndStream(ExchangeId id) {
+  Connection* c = FindExchange(id);
+  if (c == nullptr) return;
+  ATTEST_CHECK(c->state == State::kStreaming);
+  if (c->chunked) c->out += "0\r\n\r\n";
+  FinishAnswer(*c);
+}
+
+void BoostHttpServer::FlushOut(Connection& c) {
+  if (c.waiting_write || c.state == State::kDoomed) return;
+  while (c.unread() > 0) {
+    error_code ec;
+    const size_t n = c.socket.write_some(asio::buffer(c.out.data() + c.out_begin, c.unread()), ec);
+    if (ec == asio::error::would_block) {
+      c.waiting_write = true;
+      c.last_write = Clock::now();
+      c.socket.async_wait(tcp::socket::wait_write, [this, id = c.id](const error_code& failed) {
+        Connection* connection = FindConnection(id);
+        if (connection == nullptr) return;
+        connection->waiting_write = false;
+        if (failed) return Close(id);
+        FlushOut(*connection);
+      });
+      return;
+    }
+    if (ec) return Doom(c);
+    c.out_begin += n;
+    c.last_write = Clock::now();
+  }
+  c.out_begin = 0;
+  if (c.out.capacity() > kReadSize) {
+    c.out = {};
+  } else {
+    c.out.clear();
+  }
+  if (c.close_when_flushed) StartLinger(c);
+}
+
+void BoostHttpServer::FinishAnswer(Connection& c) {
+  exchanges_.erase(c.exchange);
+  c.exchange = 0;
+  c.state = State::kReading;
+  c.close_when_flushed = !c.keep_alive || shutting_down_;
+  if (!c.log_line.empty()) {
+    const std::chrono::duration<double, std::milli> took = Clock::now() - c.request_begin;
+    LogInfo(fmt::format("{} {} {} bytes {:.1f} ms {}", c.log_line, c.status, c.body_bytes, took.count(),
+                        c.request_id));
+  }
+  FlushOut(c);
+  if (c.processing || c.state != State::kReading) return;
+  Post([this, id = c.id] {  // what was sent ahead
+    Connection* connection = FindConnection(id);
+    if (connection == nullptr) return;
+    ProcessInput(*connection);
+    WaitRead(*connection);
+  });
+}
+
+void BoostHttpServer::StartLinger(Connection& c) {
+  error_code ec;
+  c.socket.shutdown(tcp::socket::shutdown_send, ec);
+  c.state = State::kLingering;
+  c.linger_end = Clock::now() + kLinger;
+  c.in = {};
+  WaitRead(c);
+}
+
+void BoostHttpServer::Doom(Connection& c) {
+  if (c.state == State::kDoomed) return;
+  c.state = State::kDoomed;
+  Post([this, id = c.id] { Close(id); });
+}
+
+// Destroys the connection: only ever the last act of a task of the I/O thread.
+void BoostHttpServer::Close(uint64_t id) {
+  const auto node = connections_.extract(id);
+  if (node.empty()) return;
+  Connection& c = *node.mapped();
+  error_code ec;
+  c.socket.close(ec);
+  if (exchanges_.erase(c.exchange) != 0) {
+    if (!c.log_line.empty()) LogInfo(fmt::format("{} closed by the client {}", c.log_line, c.request_id));
+    handler_->OnClosed(c.exchange);
+  }
+  if (accept_paused_ && acceptor_.is_open()) {
+    accept_paused_ = false;
+    Accept();
+  }
+  FinishIfIdle();
+}
+
+void BoostHttpServer::Tick() {
+  using std::chrono::milliseconds;
+  const milliseconds shortest =
+      std::min({options_.header_timeout, options_.body_timeout, options_.idle_timeout, options_.write_timeout,
+                options_.ping_interval});
+  tick_.expires_after(std::clamp(shortest / 4, milliseconds{5}, milliseconds{250}));
+  tick_.async_wait([this](const error_code& ec) {
+    if (ec) return;
+    const auto now = Clock::now();
+    for (auto& [id, connection] : connections_) CheckTimeouts(*connection, now);
+    Tick();
+  });
+}
+
+void BoostHttpServer::CheckTimeouts(Connection& c, Clock::time_point now) {
+  if (c.state == State::kDoomed) return;
+  if (c.unread() > 0) {
+    if (now - c.last_write <= options_.write_timeout) return;
+    ++slow_readers_closed_;
+    return Doom(c);
+  }
+  switch (c.state) {
+    case State::kStreaming:
+      if (now - c.last_event < options_.ping_interval) return;
+      QueueEvent(c, ": ping\n\n");
+      return FlushOut(c);
+    case State::kLingering:
+      if (now >= c.linger_end) Doom(c);
+      return;
+    case State::kReading:
+      if (!c.parser) {
+        if (now - std::max(c.last_read, c.last_write) > options_.idle_timeout) Doom(c);
+      } else if (!c.header_seen && now - c.request_begin > options_.header_timeout) {
+        Refuse(c, 408, "the request header did not arrive in time");
+      } else if (c.header_seen && now - c.last_read > options_.body_timeout) {
+        Refuse(c, 408, "the request body did not arrive in time");
+      }
+      return;
+    case State::kHandling:
+    case State::kDoomed:
+      return;
+  }
+}
+
+HttpStats BoostHttpServer::stats() const {
+  HttpStats stats{.connections = connections_.size(), .slow_readers_closed = slow_readers_closed_};
+  for (const auto& [id, connection] : connections_) {
+    stats.unread_bytes += connection->unread();
+    if (connection->state == State::kStreaming) ++stats.streams;
+  }
+  return stats;
+}
+
+void BoostHttpServer::CloseAcceptor() {
+  shutting_down_ = true;
+  error_code ec;
+  acceptor_.close(ec);
+  accept_retry_.cancel();
+}
+
+void BoostHttpServer::FinishIfIdle() {
+  if (!shutting_down_ || !connections_.empty()) return;
+  tick_.cancel();
+  work_.reset();
+}
+
+void BoostHttpServer::Shutdown() {
+  Post([this] {
+    CloseAcceptor();
+    for (auto& [id, c] : connections_) {
+      if (c->state != State::kReading || c->close_when_flushed) continue;
+      if (c->parser || c->unread() > 0) {
+        c->close_when_flushed = c->unread() > 0;
+      } else {
+        StartLinger(*c);
+      }
+    }
+    FinishIfIdle();
+  });
+}
+
+void BoostHttpServer::Stop() {
+  Post([this] {
+    CloseAcceptor();
+    std::vector<uint64_t> ids;
+    ids.reserve(connections_.size());
+    for (const auto& [id, c] : connections_) ids.push_back(id);
+    for (const uint64_t id : ids) Close(id);
+    FinishIfIdle();
+  });
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<HttpServer>> HttpServer::Listen(const HttpServerOptions& options) {
+  auto server = std::make_unique<BoostHttpServer>(options);
+  ATTEST_RETURN_IF_ERROR(server->Open());
+  return server;
+}
+
+}  // namespace attest

@@ -1,0 +1,47 @@
+// The series of /metrics (docs/metrics.md). Owned by the CLI: it is the engine's observer, so it exists
+// before the engine, and the server renders it. Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/http_server.h"
+
+namespace attest {
+
+struct MetricsOptions {
+  std::string prefix = "attest:";  // "vllm:" lets dashboards and routers made for vLLM read the same series
+  std::string model_name;          // label of every series
+  int32_t max_model_len = 0;       // sets the length buckets
+  int32_t block_size = 0;
+  int64_t num_blocks = 0;
+  // Kernel chosen at load for each phase, such as {"decode", "cpu_avx2"}: an information gauge.
+  std::vector<std::pair<std::string, std::string>> attention_kernels;
+};
+
+class ServerMetrics : public EngineObserver {
+ public:
+  explicit ServerMetrics(const MetricsOptions& options);
+  ~ServerMetrics() override;
+
+  void OnStep(const StepRecord& step) override;
+  void OnRequestFinished(const RequestRecord& request) override;
+
+  // One sequence as the client saw it end: one that a stop string ended is kStop here and kAbort in the
+  // engine.
+  void CountFinished(FinishReason reason);
+  void ObserveRequest(int n);      // an accepted request and its n
+  void CountResponse(int status);  // by status code
+
+  // Prometheus text format 0.0.4.
+  [[nodiscard]] std::string Render(const EngineStats& engine, const HttpStats& http) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attest

@@ -1,0 +1,366 @@
+#include "server/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/json_fields.h"
+
+namespace attest {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxPrompts = 1024;
+constexpr int64_t kMaxChoicesPerPrompt = 128;
+constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;        // what a stop string may make the stream hold back
+constexpr int32_t kCompletionMaxTokens = 16;  // the default of /v1/completions
+constexpr double kMaxTemperature = 100.0;
+
+// Assigns a present field to `out`.
+template <class T, class U>
+void Set(T& out, const std::optional<U>& value) {
+  if (value) out = static_cast<T>(*value);
+}
+
+// What both endpoints know but cannot do yet.
+Status RefuseUnsupported(const JsonFields& fields, const json& body) {
+  struct Rule {
+    std::string_view name;
+    std::vector<std::string_view> neutral;  // JSON values that ask for nothing; null always does
+  };
+  static const Rule rules[] = {
+      {"echo", {"false"}},
+      {"prompt_logprobs", {}},
+      {"top_logprobs", {"0"}},
+      {"logprobs", {"false"}},
+      {"suffix", {"\"\""}},
+      {"presence_penalty", {"0"}},
+      {"frequency_penalty", {"0"}},
+      {"repetition_penalty", {"1"}},
+      {"logit_bias", {"{}"}},
+      {"bad_words", {"[]"}},
+      {"allowed_token_ids", {}},
+      {"logits_processors", {"[]"}},
+      {"use_beam_search", {"false"}},
+      {"truncate_prompt_tokens", {}},
+      {"prompt_embeds", {}},
+      {"return_token_ids", {"false"}},
+      {"return_tokens_as_token_ids", {"false"}},
+      {"response_format", {R"({"type":"text"})"}},
+      {"structured_outputs", {}},
+      {"tools", {"[]"}},
+      {"tool_choice", {R"("none")", R"("auto")"}},
+      {"functions", {"[]"}},
+      {"function_call", {R"("none")", R"("auto")"}},
+      {"modalities", {R"(["text"])"}},
+      {"audio", {}},
+      {"documents", {"[]"}},
+      {"chat_template", {}},
+      {"continue_final_message", {"false"}},
+  };
+  for (const Rule& rule : rules) ATTEST_RETURN_IF_ERROR(fields.RefuseUnless(rule.name, rule.neutral));
+  for (const auto& [key, value] : body.items()) {
+    if (key.starts_with("guided_")) ATTEST_RETURN_IF_ERROR(fields.RefuseUnless(key, {}));
+  }
+  return {};
+}
+
+Expected<std::string> ModelName(const JsonFields& fields, const CallLimits& limits) {
+  ATTEST_ASSIGN_OR_RETURN(const auto name, fields.String("model"));
+  if (!name) return limits.model_names.front();
+  if (std::ranges::find(limits.model_names, *name) != limits.model_names.end()) return *name;
+  return Fail(ErrorCode::kNotFound,
+              fmt::format("the model {} does not exist; served: {}", DescribeJson(*name),
+                          fmt::join(limits.model_names, ", ")),
+              "model");
+}
+
+Expected<std::vector<std::string>> StopStrings(const JsonFields& fields) {
+  std::vector<std::string> stops;
+  const json* value = fields.Find("stop");
+  if (value == nullptr) return stops;
+  if (!value->is_string() && !value->is_array())
+    return WrongType("stop", "a string or a list of strings", *value);
+  if (value->size() > kMaxStops) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("stop may hold at most {} strings, not {}", kMaxStops, value->size()), "stop");
+  }
+  const json list = value->is_array() ? *value : json::array({*value});
+  for (const json& item : list) {
+    if (!item.is_string()) return WrongType("stop", "a string or a list of strings", item);
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.empty() || text.size() > kMaxStopBytes) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a stop string must have 1 to {} bytes, not {}", kMaxStopBytes, text.size()),
+                  "stop");
+    }
+    stops.push_back(text);
+  }
+  return stops;
+}
+
+Status ReadStreamOptions(const JsonFields& fields, GenerationCall& call) {
+  ATTEST_ASSIGN_OR_RETURN(const auto stream, fields.Bool("stream"));
+  Set(call.stream, stream);
+  const json* options = fields.Find("stream_options");
+  if (options == nullptr) return {};
+  if (!options->is_object()) return WrongType("stream_options", "an object", *options);
+  if (!call.stream) {
+    return Fail(ErrorCode::kInvalidArgument, "stream_options may only be given together with stream true",
+                "stream_options");
+  }
+  const JsonFields inner(*options, "stream_options.");
+  ATTEST_ASSIGN_OR_RETURN(const auto include_usage, inner.Bool("include_usage"));
+  Set(call.include_usage, include_usage);
+  ATTEST_ASSIGN_OR_RETURN(const auto continuous, inner.Bool("continuous_usage_stats"));
+  Set(call.continuous_usage_stats, continuous);
+  return {};
+}
+
+Status ReadMaxTokens(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
+  SamplingParams& sampling = call.sampling;
+  ATTEST_ASSIGN_OR_RETURN(const auto old_name, fields.Int("max_tokens", 1, limits.max_model_len));
+  ATTEST_ASSIGN_OR_RETURN(const auto new_name, fields.Int("max_completion_tokens", 1, limits.max_model_len));
+  sampling.max_tokens =
+      call.is_chat ? limits.max_model_len : std::min(kCompletionMaxTokens, limits.max_model_len);
+  Set(sampling.max_tokens, old_name);
+  Set(sampling.max_tokens, new_name);  // the newer name wins
+  ATTEST_ASSIGN_OR_RETURN(const auto min_tokens, fields.Int("min_tokens", 0, sampling.max_tokens));
+  Set(sampling.min_tokens, min_tokens);
+  return {};
+}
+
+Status ReadSampling(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
+  SamplingParams& sampling = call.sampling;
+  sampling = limits.default_sampling;
+  ATTEST_RETURN_IF_ERROR(ReadMaxTokens(fields, limits, call));
+  ATTEST_ASSIGN_OR_RETURN(const auto temperature, fields.Number("temperature", 0, kMaxTemperature));
+  Set(sampling.temperature, temperature);
+  ATTEST_ASSIGN_OR_RETURN(const auto top_p, fields.Number("top_p", 0, 1));
+  Set(sampling.top_p, top_p);
+  if (sampling.top_p <= 0.0f) {
+    return Fail(ErrorCode::kInvalidArgument, "top_p must be a number in (0, 1], not 0", "top_p");
+  }
+  ATTEST_ASSIGN_OR_RETURN(const auto min_p, fields.Number("min_p", 0, 1));
+  Set(sampling.min_p, min_p);
+  ATTEST_ASSIGN_OR_RETURN(const auto top_k, fields.Int("top_k", -1, std::numeric_limits<int32_t>::max()));
+  if (top_k) sampling.top_k = static_cast<int32_t>(std::max<int64_t>(*top_k, 0));  // -1 is off, as 0
+  ATTEST_ASSIGN_OR_RETURN(sampling.seed, fields.Int("seed", std::numeric_limits<int64_t>::min(),
+                                                    std::numeric_limits<int64_t>::max()));
+  ATTEST_ASSIGN_OR_RETURN(const auto ignore_eos, fields.Bool("ignore_eos"));
+  Set(sampling.ignore_eos, ignore_eos);
+  ATTEST_ASSIGN_OR_RETURN(sampling.stop_token_ids, fields.Ids("stop_token_ids", limits.vocab_size));
+  return {};
+}
+
+// Everything but the prompt.
+Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLimits& limits) {
+  const JsonFields fields(body);
+  GenerationCall call;
+  call.is_chat = is_chat;
+  ATTEST_ASSIGN_OR_RETURN(call.model, ModelName(fields, limits));
+  ATTEST_RETURN_IF_ERROR(RefuseUnsupported(fields, body));
+  ATTEST_RETURN_IF_ERROR(ReadStreamOptions(fields, call));
+  ATTEST_RETURN_IF_ERROR(ReadSampling(fields, limits, call));
+  ATTEST_ASSIGN_OR_RETURN(call.stop, StopStrings(fields));
+  ATTEST_ASSIGN_OR_RETURN(const auto n, fields.Int("n", 1, kMaxChoicesPerPrompt));
+  Set(call.n, n);
+  const std::string same_n = std::to_string(call.n);
+  ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("best_of", {same_n}));
+  ATTEST_ASSIGN_OR_RETURN(const auto keep_stop, fields.Bool("include_stop_str_in_output"));
+  Set(call.keep_stop_text, keep_stop);
+  ATTEST_ASSIGN_OR_RETURN(const auto skip_special, fields.Bool("skip_special_tokens"));
+  Set(call.skip_special_tokens, skip_special);
+  return call;
+}
+
+Status CheckPrompts(const GenerationCall& call, const CallLimits& limits, const std::string& field) {
+  for (const std::vector<int32_t>& ids : call.prompts) {
+    if (ids.empty()) {
+      return Fail(ErrorCode::kInvalidArgument, fmt::format("{} must not be empty", field), field);
+    }
+    if (ids.size() >= static_cast<size_t>(limits.max_model_len)) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} has {} tokens, but the context holds {} including at least one of output",
+                              field, ids.size(), limits.max_model_len),
+                  field);
+    }
+  }
+  const size_t choices = call.prompts.size() * static_cast<size_t>(call.n);
+  if (choices > static_cast<size_t>(limits.max_choices)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} prompts with n = {} are {} choices, the limit is {}", call.prompts.size(),
+                            call.n, choices, limits.max_choices),
+                "n");
+  }
+  return {};
+}
+
+// A string, a list of strings, a list of ids, or a list of lists of ids.
+Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
+  const json* prompt = fields.Find("prompt");
+  if (prompt == nullptr) return Fail(ErrorCode::kInvalidArgument, "prompt is missing", "prompt");
+  ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));
+  // Text of a user is text: a special token spelled out in it is still recognised, as in the servers that
+  // clients are written for.
+  const EncodeOptions encode{.add_special_tokens = add_special.value_or(true)};
+  const auto add_text = [&](const json& text) {
+    call.prompts.push_back(limits.tokenizer.Encode(text.get_ref<const std::string&>(), encode));
+  };
+  constexpr std::string_view kShapes =
+      "a string, a list of strings, a list of token ids or a list of such lists";
+  if (prompt->is_string()) {
+    add_text(*prompt);
+  } else if (!prompt->is_array() || prompt->empty()) {
+    return WrongType("prompt", kShapes, *prompt);
+  } else if (const json& first = prompt->front(); first.is_number()) {
+    ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(*prompt, limits.vocab_size, "prompt"));
+    call.prompts.push_back(std::move(ids));
+  } else {
+    if (prompt->size() > kMaxPrompts) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("prompt may hold at most {} prompts, not {}", kMaxPrompts, prompt->size()),
+                  "prompt");
+    }
+    for (const json& item : *prompt) {
+      if (item.type() != first.type() || !(item.is_string() || item.is_array())) {
+        return WrongType("prompt", kShapes, item);
+      }
+      if (item.is_string()) {
+        add_text(item);
+      } else {
+        ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, "prompt"));
+        call.prompts.push_back(std::move(ids));
+      }
+    }
+  }
+  return CheckPrompts(call, limits, "prompt");
+}
+
+// null, a string, or a list of {"type":"text","text":...} parts, which are joined by line feeds.
+Expected<std::string> ReadContent(const JsonFields& message, const std::string& field) {
+  const json* content = message.Find("content");
+  if (content == nullptr) return std::string();
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) return WrongType(field, "a string or a list of text parts", *content);
+  std::string text;
+  for (const json& part : *content) {
+    if (!part.is_object()) return WrongType(field, "a list of text parts", part);
+    const auto type = part.find("type");
+    if (type == part.end() || *type != "text") {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("{} may only hold parts of type \"text\", not {}", field,
+                              type == part.end() ? "one without a type" : DescribeJson(*type)),
+                  field);
+    }
+    const auto part_text = part.find("text");
+    if (part_text == part.end() || !part_text->is_string()) {
+      return WrongType(field + ".text", "a string", part_text == part.end() ? json() : *part_text);
+    }
+    if (!text.empty()) text += '\n';
+    text += part_text->get_ref<const std::string&>();
+  }
+  return text;
+}
+
+Expected<ChatMessage> ReadMessage(const json& item, size_t index) {
+  const std::string field = fmt::format("messages[{}]", index);
+  if (!item.is_object()) return WrongType(field, "an object", item);
+  const JsonFields fields(item, field + ".");
+  ATTEST_ASSIGN_OR_RETURN(auto role, fields.String("role"));
+  if (!role || role->empty())
+    return Fail(ErrorCode::kInvalidArgument, field + ".role is missing", field + ".role");
+  if (*role == "tool" || *role == "function") {
+    return Fail(ErrorCode::kUnsupported, fmt::format("{}.role \"{}\" is not supported yet", field, *role),
+                field + ".role");
+  }
+  ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("tool_calls", {"[]"}));
+  ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("function_call", {}));
+  // The newer name of the same role; few templates know it.
+  if (*role == "developer") role = "system";
+  ATTEST_ASSIGN_OR_RETURN(auto content, ReadContent(fields, field + ".content"));
+  ChatMessage message{.role = *role, .content = std::move(content), .json = {}};
+  const bool has_more = std::ranges::any_of(item.items(), [](const auto& entry) {
+    return entry.key() != "role" && entry.key() != "content" && !entry.value().is_null();
+  });
+  if (has_more) {
+    json whole = item;
+    whole["role"] = message.role;
+    whole["content"] = message.content;
+    message.json = whole.dump();
+  }
+  return message;
+}
+
+Status ReadMessages(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
+  const json* messages = fields.Find("messages");
+  if (messages == nullptr) return Fail(ErrorCode::kInvalidArgument, "messages is missing", "messages");
+  if (!messages->is_array() || messages->empty())
+    return WrongType("messages", "a list of messages", *messages);
+  if (limits.chat_template == nullptr) {
+    return Fail(ErrorCode::kUnsupported,
+                "this model has no chat template: use /v1/completions, or start the server with one",
+                "messages");
+  }
+  ChatTemplateInputs inputs;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    ATTEST_ASSIGN_OR_RETURN(auto message, ReadMessage((*messages)[i], i));
+    inputs.messages.push_back(std::move(message));
+  }
+  ATTEST_ASSIGN_OR_RETURN(const auto generation_prompt, fields.Bool("add_generation_prompt"));
+  Set(inputs.add_generation_prompt, generation_prompt);
+  const Tokenizer& tokenizer = limits.tokenizer;
+  if (const auto bos = tokenizer.bos_id()) inputs.bos_token = std::string(tokenizer.TokenText(*bos));
+  if (const auto eos = tokenizer.eos_id()) inputs.eos_token = std::string(tokenizer.TokenText(*eos));
+  if (const json* extra = fields.Find("chat_template_kwargs")) {
+    if (!extra->is_object()) return WrongType("chat_template_kwargs", "an object", *extra);
+    inputs.extra_json = extra->dump();
+  }
+  ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));
+  auto text = limits.chat_template->Render(inputs);
+  if (!text) {
+    return Fail(text.error().code, fmt::format("the chat template refused: {}", text.error().message),
+                "messages");
+  }
+  // Templates write their own BOS.
+  call.prompts.push_back(tokenizer.Encode(*text, {.add_special_tokens = add_special.value_or(false)}));
+  return CheckPrompts(call, limits, "messages");
+}
+
+Expected<GenerationCall> ParseCall(std::string_view text, bool is_chat, const CallLimits& limits) {
+  ATTEST_ASSIGN_OR_RETURN(const json body, ParseJsonObject(text));
+  ATTEST_ASSIGN_OR_RETURN(GenerationCall call, ReadCommon(body, is_chat, limits));
+  const JsonFields fields(body);
+  ATTEST_RETURN_IF_ERROR(is_chat ? ReadMessages(fields, limits, call) : ReadPrompts(fields, limits, call));
+  return call;
+}
+
+}  // namespace
+
+Expected<GenerationCall> ParseCompletionCall(std::string_view body, const CallLimits& limits) {
+  return ParseCall(body, /*is_chat=*/false, limits);
+}
+
+Expected<GenerationCall> ParseChatCall(std::string_view body, const CallLimits& limits) {
+  return ParseCall(body, /*is_chat=*/true, limits);
+}
+
+SamplingParams SamplingOf(const GenerationCall& call, size_t prompt, int32_t sample, int32_t max_model_len) {
+  SamplingParams sampling = call.sampling;
+  const auto prompt_tokens = static_cast<int32_t>(call.prompts[prompt].size());
+  sampling.max_tokens = std::min(sampling.max_tokens, max_model_len - prompt_tokens);
+  sampling.min_tokens = std::min(sampling.min_tokens, sampling.max_tokens);
+  // Unsigned, so that the largest seed wraps round instead of overflowing.
+  if (sampling.seed) {
+    sampling.seed =
+        static_cast<int64_t>(static_cast<uint64_t>(*sampling.seed) + static_cast<uint64_t>(sample));
+  }
+  return sampling;
+}
+
+}  // namespace attest

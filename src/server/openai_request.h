@@ -1,0 +1,53 @@
+// A request body of /v1/completions or /v1/chat/completions, checked and tokenized. Nothing is ignored in
+// silence: a field that asks for something this server cannot do yet is an error that names it, and only
+// unknown keys are skipped. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/request.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace attest {
+
+struct GenerationCall {
+  bool is_chat = false;
+  std::string model;                          // the served name the client used
+  std::vector<std::vector<int32_t>> prompts;  // ids, none empty
+  int32_t n = 1;                              // choices of each prompt
+  SamplingParams sampling;                    // max_tokens as asked for; SamplingOf cuts it
+  std::vector<std::string> stop;
+  bool keep_stop_text = false;
+  bool skip_special_tokens = true;
+  bool stream = false;
+  bool include_usage = false;           // one usage chunk at the end of a stream
+  bool continuous_usage_stats = false;  // usage in every chunk of a stream
+};
+
+// What requests are checked against. Immutable.
+struct CallLimits {
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template = nullptr;
+  std::vector<std::string> model_names;  // the first answers for a request that names none
+  SamplingParams default_sampling;
+  int32_t max_model_len = 0;
+  int64_t vocab_size = 0;
+  int32_t max_choices = 0;  // prompts times n
+};
+
+// Errors: kInvalidArgument and kUnsupported name the field; kNotFound is an unknown model.
+Expected<GenerationCall> ParseCompletionCall(std::string_view body, const CallLimits& limits);
+Expected<GenerationCall> ParseChatCall(std::string_view body, const CallLimits& limits);
+
+// The sampling of one choice: max_tokens cut to what fits behind the prompt, and the seed of choice `sample`
+// of a prompt = seed + sample, so that n choices differ and each can be had again. REQUIRES: prompt and
+// sample are in range.
+[[nodiscard]] SamplingParams SamplingOf(const GenerationCall& call, size_t prompt, int32_t sample,
+                                        int32_t max_model_len);
+
+}  // namespace attest

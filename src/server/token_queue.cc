@@ -1,0 +1,67 @@
+#include "server/token_queue.h"
+
+#include <utility>
+
+namespace attest {
+
+class TokenQueue::Sink final : public TokenSink {
+ public:
+  Sink(TokenQueue& queue, GenerationId generation, int32_t choice)
+      : queue_(queue), generation_(generation), choice_(choice) {
+    queue_.num_sinks_.fetch_add(1);
+  }
+  ~Sink() override {
+    std::atomic<int64_t>& count = queue_.num_sinks_;
+    // The notifying load of the queue may not follow its destruction: AwaitSinks takes the mutex last.
+    const std::lock_guard lock(queue_.mutex_);
+    if (count.fetch_sub(1) == 1) count.notify_all();
+  }
+
+  void OnToken(int32_t token) override {
+    TokenEvent event;
+    event.generation = generation_;
+    event.choice = choice_;
+    event.token = token;
+    queue_.Push(std::move(event));
+  }
+  void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
+    TokenEvent event;
+    event.generation = generation_;
+    event.choice = choice_;
+    event.reason = reason;
+    event.stop_token = stop_token;
+    if (error != nullptr) event.error = std::make_unique<Error>(*error);
+    queue_.Push(std::move(event));
+  }
+
+ private:
+  TokenQueue& queue_;
+  const GenerationId generation_;
+  const int32_t choice_;
+};
+
+std::unique_ptr<TokenSink> TokenQueue::MakeSink(GenerationId generation, int32_t choice) {
+  return std::make_unique<Sink>(*this, generation, choice);
+}
+
+void TokenQueue::Push(TokenEvent event) {
+  bool was_empty = false;
+  {
+    const std::lock_guard lock(mutex_);
+    was_empty = events_.empty();
+    events_.push_back(std::move(event));
+  }
+  if (was_empty) wake_();
+}
+
+std::vector<TokenEvent> TokenQueue::Drain() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(events_, {});
+}
+
+void TokenQueue::AwaitSinks() {
+  for (int64_t left = num_sinks_.load(); left != 0; left = num_sinks_.load()) num_sinks_.wait(left);
+  const std::lock_guard lock(mutex_);
+}
+
+}  // namespace attest

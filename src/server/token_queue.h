@@ -1,0 +1,52 @@
+// From the engine thread to the I/O thread: events of every live sequence in one queue, with one wake-up per
+// batch, so that a step of 1,000 rows costs one task and not 1,000. Owned by the frontend; it outlives every
+// sink it made.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace attest {
+
+using GenerationId = uint64_t;
+
+struct TokenEvent {
+  GenerationId generation = 0;
+  int32_t choice = 0;
+  std::optional<int32_t> token;        // set: one token
+  std::optional<FinishReason> reason;  // set: the sequence ended
+  std::optional<int32_t> stop_token;   // the generated id that ended it; no text
+  std::unique_ptr<Error> error;        // with kError
+};
+
+class TokenQueue {
+ public:
+  // `wake` is called on the engine thread when an event meets an empty queue; it must have Drain called soon.
+  explicit TokenQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
+  ~TokenQueue() { AwaitSinks(); }
+
+  [[nodiscard]] std::unique_ptr<TokenSink> MakeSink(GenerationId generation, int32_t choice);
+
+  // All events so far, in order. One thread.
+  [[nodiscard]] std::vector<TokenEvent> Drain();
+  // Returns when the engine has destroyed every sink.
+  void AwaitSinks();
+
+ private:
+  class Sink;
+  void Push(TokenEvent event);
+
+  std::function<void()> wake_;
+  std::mutex mutex_;
+  std::vector<TokenEvent> events_;  // guarded by mutex_
+  std::atomic<int64_t> num_sinks_ = 0;
+};
+
+}  // namespace attest
