@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/thread_team.h"
@@ -28,25 +29,25 @@ struct StoredMatrix {
   int64_t cols = 0;  // in_features, a multiple of BlockElements(dtype)
 };
 
-class MatMulKernel;  // one implementation (ISA x weight type)
-
-// A repacked weight matrix. Owns its bytes (2 MiB pages); same size as stored, up to padding of rows.
+// A repacked weight matrix. Owns its bytes (2 MiB pages); same size as stored, up to padding of rows to 16.
+// Immutable after Pack: any number of threads may read it.
 class PackedMatrix {
  public:
+  struct PackOptions {
+    CpuFeatures cpu;
+    ComputeMode compute = ComputeMode::kFast;
+    std::string forced_kernel;  // a name of MatMulKernels(compute); "" takes the best this CPU has
+  };
+
   PackedMatrix();
   PackedMatrix(PackedMatrix&&) noexcept;
   PackedMatrix& operator=(PackedMatrix&&) noexcept;
   ~PackedMatrix();
 
   // Stacks `parts` (same cols; dtypes may differ) along rows into one matrix, so that Q, K and V, or gate and
-  // up, run as one product. `isa` forces a path by level; the best of `cpu` when it is nullopt-like (see
-  // PackOptions).
-  struct PackOptions {
-    CpuFeatures cpu;
-    ComputeMode compute = ComputeMode::kFast;
-    std::string
-        forced_kernel;  // "" chooses; an unknown or unsupported name is an error that lists the known ones
-  };
+  // up, run as one product. The stored bytes are not needed afterwards. kInvalidArgument names the part and
+  // its value, or lists the known kernels when the forced one is unknown; kUnsupported when the forced one
+  // needs what this CPU lacks.
   static Expected<PackedMatrix> Pack(std::span<const StoredMatrix> parts, const PackOptions& options,
                                      ThreadTeam& team);
 
@@ -55,7 +56,8 @@ class PackedMatrix {
   [[nodiscard]] int64_t size_bytes() const;
   [[nodiscard]] std::string kernel_name() const;  // "matmul_q4_1_avx2", joined by '+' for mixed parts
 
-  // out[cols] = row `row`, dequantised. For embedding look-ups of a tied matrix. Any thread.
+  // out[cols] = row `row`, dequantised exactly as kernels/dequantize.h does. For embedding look-ups of a tied
+  // matrix. Any thread.
   void DequantizeRow(int64_t row, float* out) const;
 
   struct Impl;
@@ -64,6 +66,18 @@ class PackedMatrix {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+// Names that PackOptions::forced_kernel takes, best first: those this CPU can run, or all with cpu ==
+// nullptr.
+//   amx          kFast   bf16 tiles from 33 rows on, below as avx512_vnni
+//   avx512_bf16  kFast   bf16 dot products from 9 rows on, below as avx512_vnni
+//   avx512_vnni  kFast   16-bit activations, one scale per 32 columns
+//   avx512       both    f32
+//   avx2         kFast   16-bit activations, one scale per 32 columns
+//   avx2_f32     both    f32
+//   portable     both    f32
+// Plain types (f32, f16, bf16) are multiplied in f32 except by the bf16 kernels.
+[[nodiscard]] std::vector<std::string> MatMulKernels(ComputeMode compute, const CpuFeatures* cpu);
 
 enum class MatMulEpilogue {
   kStore,  // y = x W^T
@@ -78,12 +92,18 @@ struct MatMulArgs {
 };
 
 // Scratch that lives as long as the caller wants to reuse it (quantised activations, dequantised panels).
+// Used by one MatMul at a time.
 class MatMulScratch {
  public:
   MatMulScratch();
   ~MatMulScratch();
   MatMulScratch(const MatMulScratch&) = delete;
   MatMulScratch& operator=(const MatMulScratch&) = delete;
+
+  // Makes room for products of up to `max_tokens` rows, so that MatMul allocates nothing. Without it MatMul
+  // grows the scratch itself and stops the process when the system refuses memory.
+  Status Reserve(const PackedMatrix& w, int64_t max_tokens, const ThreadTeam& team);
+
   struct Impl;
   [[nodiscard]] Impl& impl() { return *impl_; }
 
@@ -91,8 +111,13 @@ class MatMulScratch {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs one region on the team (call from outside a region). For a given weight matrix and kernel, the result
-// of a row does not depend on the other rows beyond rounding.
+// Runs one region on the team (call from outside a region). y does not overlap x.
+//
+// What a row's result depends on: its own x, W, bias and the kernel; never on values of other rows. The
+// number of rows may select another instruction sequence, so the same row in batches of different sizes
+// agrees to rounding (f32 sums in another order; with the bf16 kernels, bf16 against 16-bit activations), not
+// to the bit. A row of x that holds NaN or infinity gives a row of y that is not finite: nothing is hidden by
+// rounding to integers. Values of x below 2^-100 may count as 0.
 void MatMul(const PackedMatrix& w, const MatMulArgs& args, MatMulScratch& scratch, ThreadTeam& team);
 
 }  // namespace attest

@@ -1,0 +1,72 @@
+// What a path (one instruction set, one way of multiplying) gives to kernels/matmul.cc. Private to kernels/.
+//
+// Files of an instruction set include this header and little else: every inline function they pull in could
+// be linked into baseline objects with their instructions. So: plain data and function pointers only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace attest {
+
+// Activations of `num_rows` rows brought into the form the path multiplies. Units are (row, 32 k) in
+// row-major order; ranks take disjoint ranges of them.
+struct PrepareJob {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t num_rows = 0;
+  int64_t cols = 0;
+  int64_t unit_begin = 0;
+  int64_t unit_end = 0;
+  std::byte* out = nullptr;  // prepared_bytes(num_rows, cols), 64-byte aligned
+};
+
+// A run of tiles of one type times rows [row_begin, row_end).
+struct TileJob {
+  DType dtype = DType::kF32;
+  const std::byte* tiles = nullptr;
+  int64_t tile_bytes = 0;
+  int64_t num_tiles = 0;
+  int64_t cols = 0;
+  int64_t num_outputs = 0;  // columns of y from the first tile on; the last tile may be part padding
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const std::byte* prepared = nullptr;  // of all num_rows rows; null when not needed
+  int64_t num_rows = 0;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+  float* y = nullptr;  // row 0, column of the first tile
+  int64_t y_stride = 0;
+  const float* bias = nullptr;   // of the first tile's column, or null
+  bool add = false;              // y += instead of y =
+  std::byte* scratch = nullptr;  // scratch_bytes(num_rows, cols), of this rank, 64-byte aligned
+};
+
+struct MatMulPath {
+  const char* name;
+  bool (*needs_prepare)(DType dtype, int64_t num_rows);
+  int64_t (*prepared_bytes)(int64_t num_rows, int64_t cols);
+  void (*prepare)(const PrepareJob& job);
+  int64_t (*scratch_bytes)(int64_t num_rows, int64_t cols);
+  void (*run)(const TileJob& job);
+};
+
+extern const MatMulPath kMatMulPortable;  // every product in f32; both compute modes
+#if defined(__x86_64__)
+extern const MatMulPath kMatMulAvx2;         // 16-bit activations, vpmaddwd
+extern const MatMulPath kMatMulAvx2Precise;  // f32
+#endif
+
+// Activations as 16-bit integers, one scale per 32: the prepared form of the integer paths. int16
+// [rows][cols], then blocks [rows][cols / 32].
+struct ActivationBlock {
+  float scale;       // largest magnitude / 32767; NaN when a value is not finite, so that the row's result is
+  float scaled_sum;  // scale * sum, for weights with a minimum
+  int32_t sum;       // of the 32 integers
+  int32_t sum_low;   // of the first 16
+};
+static_assert(sizeof(ActivationBlock) == 16);
+
+}  // namespace attest
