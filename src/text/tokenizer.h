@@ -17,7 +17,7 @@ namespace attest {
 // the mapped file.
 struct GgufVocabulary {
   std::string model;  // "gpt2" or "llama"; anything else is refused by name
-  std::string pre;    // "default", "smollm", "llama-bpe", "qwen2", ...; "" when absent
+  std::string pre;    // "gpt2": default, gpt-2, smollm, llama-bpe, qwen2, or "" when absent
   std::vector<std::string_view> tokens;
   std::vector<float> scores;             // "llama" only
   std::vector<int32_t> token_types;      // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
@@ -28,26 +28,44 @@ struct GgufVocabulary {
 
 struct EncodeOptions {
   bool add_special_tokens = true;  // BOS/EOS by the model's own rule
-  bool parse_special_tokens =
-      true;  // text such as <|im_end|> becomes the special token (chat templates need it)
+  // Text such as <|im_end|> becomes the special token, as chat templates need it. Off for text that must not
+  // steer the model: no control token then comes from `text`, whatever it says.
+  bool parse_special_tokens = true;
+  // When `text` begins with the BOS token's own text and the rule adds BOS too, keep one of them.
+  bool single_bos = false;
+};
+
+// One token at a time to text. Made by Tokenizer::NewTextStream; see IncrementalDecoder.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  // Append to `out` the text that became final. Only whole code points.
+  virtual void Append(int32_t id, std::string& out) = 0;
+  virtual void Finish(std::string& out) = 0;
+  // Forgets held text that is whole; keeps the bytes of an incomplete code point.
+  virtual void DropHeldText() = 0;
 };
 
 class Tokenizer {
  public:
-  // `tokenizer_json`: the text of tokenizer.json. `tokenizer_config_json` and `special_tokens_map_json` may
-  // be empty. An unsupported normalizer, pre-tokenizer, model or decoder is kUnsupported and names it.
+  // `tokenizer_json`: the text of tokenizer.json. `tokenizer_config_json` (for bos and eos) may be empty. An
+  // unsupported normalizer, pre-tokenizer, model, post-processor or decoder is kUnsupported and names it; a
+  // file that contradicts itself is kCorruptFile and names the field. "truncation" and "padding" are not
+  // applied.
   static Expected<std::unique_ptr<Tokenizer>> FromTokenizerJson(std::string_view tokenizer_json,
                                                                 std::string_view tokenizer_config_json = {});
+  // Pre-tokenizers other than those listed at GgufVocabulary::pre are kUnsupported. Nothing of `vocabulary`
+  // is referred to afterwards.
   static Expected<std::unique_ptr<Tokenizer>> FromGguf(const GgufVocabulary& vocabulary);
 
   virtual ~Tokenizer() = default;
 
-  // Invalid UTF-8 is encoded as the reference library does after replacement with U+FFFD; never fails.
+  // Invalid UTF-8 is encoded after replacement with U+FFFD; never fails. O(n log n) in the length of `text`.
   [[nodiscard]] virtual std::vector<int32_t> Encode(std::string_view text,
                                                     const EncodeOptions& options = {}) const = 0;
 
-  // The text of `ids`. REQUIRES: ids in [0, vocab_size). Result is valid UTF-8 (invalid sequences become
-  // U+FFFD).
+  // The text of `ids`; ids outside [0, vocab_size) are skipped. The result is valid UTF-8 (invalid sequences
+  // become U+FFFD).
   [[nodiscard]] virtual std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
   [[nodiscard]] virtual int32_t vocab_size() const = 0;  // ids are in [0, vocab_size)
@@ -61,14 +79,21 @@ class Tokenizer {
   [[nodiscard]] virtual std::optional<int32_t> eos_id() const = 0;
   // Ids that end a generation: eos, eot, eom and control tokens that are known end markers.
   [[nodiscard]] virtual const std::vector<int32_t>& end_ids() const = 0;
+
+  // A decode of this tokenizer's ids, token by token; the tokenizer must outlive it. The default joins
+  // TokenBytes.
+  [[nodiscard]] virtual std::unique_ptr<TextStream> NewTextStream(bool skip_special_tokens) const;
 };
 
 // Streaming decode. Emits only whole code points; the joined pieces equal Tokenizer::Decode of all ids.
-// One per stream; not thread-safe.
+// Text is held back only where a later token can still change it: an incomplete code point, and
+// (SentencePiece models) a run of <0xE4> byte tokens, which the reference library decodes as one. One per
+// stream; not thread-safe.
 class IncrementalDecoder {
  public:
   // `prompt` primes the stream, so that the first generated token keeps or drops its leading space as the
-  // full decode of prompt + output would. The prompt's own text is never emitted.
+  // full decode of prompt + output would. The prompt's own text is never emitted, except for a code point
+  // whose first bytes end the prompt.
   IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special_tokens,
                      std::span<const int32_t> prompt = {});
   ~IncrementalDecoder();

@@ -1,0 +1,223 @@
+// GGUF's tokenizer.ggml.* keys as a TokenizerSpec.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "text/pipeline.h"
+#include "text/unicode.h"
+
+namespace attest {
+namespace {
+
+enum TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
+
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+
+std::unexpected<Error> Corrupt(std::string key, std::string message) {
+  return Fail(ErrorCode::kCorruptFile, std::move(message), "tokenizer.ggml." + std::move(key));
+}
+
+Status CheckVocabulary(const GgufVocabulary& vocabulary) {
+  const size_t count = vocabulary.tokens.size();
+  if (!vocabulary.token_types.empty() && vocabulary.token_types.size() != count) {
+    return Corrupt("token_type", fmt::format("tokenizer.ggml.token_type has {} entries for {} tokens",
+                                             vocabulary.token_types.size(), count));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (IsValidUtf8(vocabulary.tokens[i])) continue;
+    return Corrupt("tokens", fmt::format("tokenizer.ggml.tokens[{}] is not valid UTF-8", i));
+  }
+  const std::pair<const char*, std::optional<int32_t>> named[] = {
+      {"bos_token_id", vocabulary.bos_id},     {"eos_token_id", vocabulary.eos_id},
+      {"eot_token_id", vocabulary.eot_id},     {"eom_token_id", vocabulary.eom_id},
+      {"unknown_token_id", vocabulary.unk_id}, {"padding_token_id", vocabulary.pad_id}};
+  for (const auto& [key, id] : named) {
+    if (!id.has_value() || (*id >= 0 && static_cast<size_t>(*id) < count)) continue;
+    return Corrupt(key,
+                   fmt::format("tokenizer.ggml.{} is {}, the vocabulary has {} tokens", key, *id, count));
+  }
+  return {};
+}
+
+int32_t TypeOf(const GgufVocabulary& vocabulary, size_t id) {
+  return vocabulary.token_types.empty() ? kNormal : vocabulary.token_types[id];
+}
+
+void AddMatchedTokens(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
+  std::unordered_set<std::string_view> seen;
+  for (size_t id = vocabulary.tokens.size(); id-- > 0;) {  // of equal texts the last one counts
+    const int32_t type = TypeOf(vocabulary, id);
+    const std::string_view text = vocabulary.tokens[id];
+    const bool end_marker = type != kUnused && vocabulary.model == "gpt2" && IsEndMarker(text);
+    if (type != kControl && type != kUnknown && type != kUserDefined && !end_marker) continue;
+    if (text.empty() || !seen.insert(text).second) continue;
+    spec.added_tokens.push_back({.id = static_cast<int32_t>(id),
+                                 .content = std::string(text),
+                                 .special = type != kUserDefined || end_marker});
+  }
+}
+
+Status ReadMerges(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
+  Vocabulary index;
+  for (const std::string_view token : vocabulary.tokens) index.Append(token);
+  index.BuildIndex();
+  spec.merges.reserve(vocabulary.merges.size());
+  for (size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+    const std::string_view merge = vocabulary.merges[rank];
+    const size_t space = merge.find(' ', 1);
+    if (space == std::string_view::npos || space + 1 == merge.size()) {
+      return Corrupt("merges", fmt::format("tokenizer.ggml.merges[{}] '{}' is not a pair of tokens", rank,
+                                           RepairUtf8(merge)));
+    }
+    const std::string_view left = merge.substr(0, space);
+    const std::string_view right = merge.substr(space + 1);
+    std::string joined(left);
+    joined += right;
+    const BpeMerge ids = {index.Find(left), index.Find(right), index.Find(joined),
+                          static_cast<uint32_t>(rank)};
+    if (ids.left < 0 || ids.right < 0 || ids.result < 0) {
+      return Corrupt("merges",
+                     fmt::format("tokenizer.ggml.merges[{}] '{}' names a token outside the vocabulary", rank,
+                                 RepairUtf8(merge)));
+    }
+    spec.merges.push_back(ids);
+  }
+  return {};
+}
+
+SplitStep Isolate(std::string_view pattern) {
+  // REQUIRES: one of our own patterns, which compile.
+  return SplitStep{*TextPattern::Regex(pattern), SplitBehavior::kIsolated, false};
+}
+
+Status ReadByteLevel(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
+  spec.bpe.byte_level = true;
+  spec.bpe.unknown_separates = true;
+  spec.decoder.emplace_back(ByteLevelDecoder{});
+  ByteLevelStep bytes;
+  bytes.add_prefix_space = vocabulary.add_space_prefix.value_or(false);
+  bool adds_bos = false;
+  if (vocabulary.pre == "gpt-2") {
+    bytes.scanner = Scanner(ScanKind::kGpt2);
+  } else if (vocabulary.pre == "smollm") {
+    spec.pre_tokenizer.push_back(DigitsStep{true});
+    bytes.scanner = Scanner(ScanKind::kGpt2);
+  } else if (vocabulary.pre == "llama-bpe") {
+    spec.pre_tokenizer.push_back(Isolate(kLlama3Pattern));
+    spec.bpe.ignore_merges = true;
+    adds_bos = true;
+  } else if (vocabulary.pre == "qwen2") {
+    // The model's own tokenizer composes its text first (NFC), although llama.cpp does not.
+    spec.normalizer.push_back(NfcStep{});
+    spec.pre_tokenizer.push_back(Isolate(kQwen2Pattern));
+  } else if (vocabulary.pre == "default" || vocabulary.pre.empty()) {
+    for (const std::string_view pattern :
+         {std::string_view(R"([\p{P}\$\+<=>\^~\|]+)"), kGpt2Pattern, std::string_view(R"(\p{N}+)"),
+          std::string_view("[0-9][0-9][0-9]")}) {
+      spec.pre_tokenizer.push_back(Isolate(pattern));
+    }
+  } else {
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "GGUF pre-tokenizer '{}' is not supported (default, gpt-2, smollm, llama-bpe and qwen2 are)",
+            vocabulary.pre),
+        "tokenizer.ggml.pre");
+  }
+  spec.pre_tokenizer.push_back(bytes);
+  if (vocabulary.add_bos.value_or(adds_bos) && vocabulary.bos_id)
+    spec.prefix_ids.push_back(*vocabulary.bos_id);
+  if (vocabulary.add_eos.value_or(false) && vocabulary.eos_id) spec.suffix_ids.push_back(*vocabulary.eos_id);
+  return ReadMerges(vocabulary, spec);
+}
+
+// SentencePiece joins the adjacent pair whose text is the token of highest score. As ranks: every way to cut
+// a token into two tokens is a merge, ranked by the score of the whole.
+Status MergesFromScores(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
+  if (vocabulary.scores.size() != vocabulary.tokens.size()) {
+    return Corrupt("scores", fmt::format("tokenizer.ggml.scores has {} entries for {} tokens",
+                                         vocabulary.scores.size(), vocabulary.tokens.size()));
+  }
+  Vocabulary index;
+  std::vector<int32_t> by_score;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    // Control, unknown and byte tokens never come from text by merging.
+    const int32_t type = TypeOf(vocabulary, id);
+    const bool merges = type == kNormal || type == kUserDefined || type == kUnused;
+    index.Append(merges ? vocabulary.tokens[id] : std::string_view());
+    if (vocabulary.scores[id] != vocabulary.scores[id]) {
+      return Corrupt("scores", fmt::format("tokenizer.ggml.scores[{}] is not a number", id));
+    }
+    if (merges && vocabulary.tokens[id].size() >= 2) by_score.push_back(static_cast<int32_t>(id));
+  }
+  index.BuildIndex();
+  const auto score = [&](int32_t id) { return vocabulary.scores[static_cast<size_t>(id)]; };
+  std::stable_sort(by_score.begin(), by_score.end(),
+                   [&](int32_t a, int32_t b) { return score(a) > score(b); });
+  uint32_t rank = 0;
+  for (size_t i = 0; i < by_score.size(); ++i) {
+    if (i > 0 && score(by_score[i]) != score(by_score[i - 1])) ++rank;  // equal scores: leftmost first
+    const std::string_view text = vocabulary.tokens[static_cast<size_t>(by_score[i])];
+    if (index.Find(text) != by_score[i]) continue;
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      if ((static_cast<uint8_t>(text[cut]) & 0xC0) == 0x80) continue;
+      const int32_t left = index.Find(text.substr(0, cut));
+      if (left < 0) continue;
+      const int32_t right = index.Find(text.substr(cut));
+      if (right >= 0) spec.merges.push_back({left, right, by_score[i], rank});
+    }
+  }
+  return {};
+}
+
+Status ReadSentencePiece(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
+  spec.bpe.byte_fallback = true;
+  spec.bpe.fuse_unk = true;
+  spec.bpe.unk_id = vocabulary.unk_id;
+  const bool adds_space = vocabulary.add_space_prefix.value_or(true);
+  if (adds_space) spec.normalizer.push_back(PrependStep{std::string(kSpaceMark)});
+  spec.normalizer.push_back(ReplaceStep{TextPattern::Literal(" "), std::string(kSpaceMark)});
+  spec.decoder.emplace_back(ReplaceDecoder{std::string(kSpaceMark), " "});
+  spec.decoder.emplace_back(ByteFallbackDecoder{});
+  spec.decoder.emplace_back(FuseDecoder{});
+  if (adds_space) spec.decoder.emplace_back(StripDecoder{" ", 1, 0});
+  if (vocabulary.add_bos.value_or(true) && vocabulary.bos_id) spec.prefix_ids.push_back(*vocabulary.bos_id);
+  if (vocabulary.add_eos.value_or(false) && vocabulary.eos_id) spec.suffix_ids.push_back(*vocabulary.eos_id);
+  return MergesFromScores(vocabulary, spec);
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufVocabulary& vocabulary) {
+  ATTEST_RETURN_IF_ERROR(CheckVocabulary(vocabulary));
+  TokenizerSpec spec;
+  spec.tokens.assign(vocabulary.tokens.begin(), vocabulary.tokens.end());
+  spec.bos_id = vocabulary.bos_id;
+  spec.eos_id = vocabulary.eos_id;
+  for (const auto& id : {vocabulary.eot_id, vocabulary.eom_id}) {
+    if (id.has_value()) spec.end_ids.push_back(*id);
+  }
+  if (vocabulary.model == "gpt2") {
+    ATTEST_RETURN_IF_ERROR(ReadByteLevel(vocabulary, spec));
+  } else if (vocabulary.model == "llama") {
+    ATTEST_RETURN_IF_ERROR(ReadSentencePiece(vocabulary, spec));
+  } else {
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("GGUF tokenizer model '{}' is not supported (gpt2 and llama are)", vocabulary.model),
+        "tokenizer.ggml.model");
+  }
+  AddMatchedTokens(vocabulary, spec);
+  return MakeTokenizer(std::move(spec));
+}
+
+}  // namespace attest
