@@ -15,9 +15,10 @@ Expected<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::filesystem::pa
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (std::filesystem::is_directory(status)) return OpenSafetensors(path);
   if (std::filesystem::exists(status) && path.extension() == ".safetensors") {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}: give the folder it lies in: the config and tokenizer are needed too",
-                            path.string()));
+    return FailOnOneLine(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: give the folder it lies in: the config and tokenizer are needed too",
+                    path.string()));
   }
   return OpenGguf(path);
 }

@@ -27,13 +27,14 @@ std::string Quoted(std::string_view text) {
   return out;
 }
 
+std::unexpected<Error> FailOnOneLine(ErrorCode code, std::string message, std::string field) {
+  std::ranges::replace_if(message, [](char c) { return IsControl(static_cast<unsigned char>(c)); }, '?');
+  return Fail(code, std::move(message), std::move(field));
+}
+
 std::unexpected<Error> BadFile(ErrorCode code, std::string_view file, uint64_t offset,
                                std::string_view problem, std::string field) {
-  std::string printable_file(file);
-  std::replace_if(
-      printable_file.begin(), printable_file.end(),
-      [](char c) { return IsControl(static_cast<unsigned char>(c)); }, '?');
-  return Fail(code, fmt::format("{}: byte {}: {}", printable_file, offset, problem), std::move(field));
+  return FailOnOneLine(code, fmt::format("{}: byte {}: {}", file, offset, problem), std::move(field));
 }
 
 std::unexpected<Error> BadFile(std::string_view file, uint64_t offset, std::string_view problem,

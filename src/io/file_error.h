@@ -15,6 +15,10 @@ namespace attest {
 // 'text' with control, quote and non-ASCII bytes as \xNN, cut after 96 bytes.
 [[nodiscard]] std::string Quoted(std::string_view text);
 
+// Fail, with the message's control bytes as '?': paths hold whatever bytes the user and the disk like.
+[[nodiscard]] std::unexpected<Error> FailOnOneLine(ErrorCode code, std::string message,
+                                                   std::string field = {});
+
 // kCorruptFile "FILE: byte OFFSET: PROBLEM". `field`: the tensor or metadata key at fault, or empty.
 [[nodiscard]] std::unexpected<Error> BadFile(std::string_view file, uint64_t offset, std::string_view problem,
                                              std::string field = {});

@@ -194,8 +194,8 @@ template <class T>
 Expected<T> GgufFile::Require(Expected<std::optional<T>> found, std::string_view key) const {
   if (!found) return std::unexpected<Error>(std::move(found).error());
   if (!found->has_value()) {
-    return Fail(ErrorCode::kCorruptFile, fmt::format("{}: no metadata key {}", file_name_, Quoted(key)),
-                std::string(key));
+    return FailOnOneLine(ErrorCode::kCorruptFile,
+                         fmt::format("{}: no metadata key {}", file_name_, Quoted(key)), std::string(key));
   }
   return *std::move(*found);
 }

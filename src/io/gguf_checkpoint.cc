@@ -30,8 +30,9 @@ class GgufCheckpoint final : public MappedCheckpoint {
   [[nodiscard]] CheckpointFormat format() const override { return CheckpointFormat::kGguf; }
   [[nodiscard]] const GgufFile* gguf() const override { return parsed_.front().get(); }
   [[nodiscard]] Expected<std::string> ReadSideFile(std::string_view name) const override {
-    return Fail(ErrorCode::kNotFound, fmt::format("{}: no side file {}: a GGUF file holds everything",
-                                                  path_.string(), Quoted(name)));
+    return FailOnOneLine(
+        ErrorCode::kNotFound,
+        fmt::format("{}: no side file {}: a GGUF file holds everything", path_.string(), Quoted(name)));
   }
 
  private:
@@ -61,8 +62,9 @@ class GgufCheckpoint final : public MappedCheckpoint {
     }
     if (name->number != 1) {
       name->number = 1;
-      return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: one part of {}; open the first, {}",
-                                                           path_.string(), count, FormatSplitName(*name)));
+      return FailOnOneLine(ErrorCode::kInvalidArgument,
+                           fmt::format("{}: one part of {}; open the first, {}", path_.string(), count,
+                                       FormatSplitName(*name)));
     }
     ATTEST_ASSIGN_OR_RETURN(const int64_t total, first.Int(kSplitTensors));
     for (int i = 0; i < count; ++i) {

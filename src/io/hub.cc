@@ -85,25 +85,26 @@ Expected<fs::path> ResolveFolder(const fs::path& folder, std::string_view downlo
     const auto split = ParseSplitName(name);
     if (!split || split->number == 1) ggufs.insert(name);
   }
-  if (error) return Fail(ErrorCode::kIo, fmt::format("{}: {}", folder.string(), error.message()), "model");
+  if (error)
+    return FailOnOneLine(ErrorCode::kIo, fmt::format("{}: {}", folder.string(), error.message()), "model");
   if (ggufs.size() == 1) return folder / *ggufs.begin();
   if (ggufs.empty()) {
-    return Fail(ErrorCode::kNotFound,
-                fmt::format("{}: holds neither .safetensors nor .gguf files{}", folder.string(), download),
-                "model");
+    return FailOnOneLine(
+        ErrorCode::kNotFound,
+        fmt::format("{}: holds neither .safetensors nor .gguf files{}", folder.string(), download), "model");
   }
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("{}: holds {} GGUF models, name one of them: {}", folder.string(), ggufs.size(),
-                          fmt::join(ggufs, ", ")),
-              "model");
+  return FailOnOneLine(ErrorCode::kInvalidArgument,
+                       fmt::format("{}: holds {} GGUF models, name one of them: {}", folder.string(),
+                                   ggufs.size(), fmt::join(ggufs, ", ")),
+                       "model");
 }
 
 }  // namespace
 
 Expected<fs::path> ResolveModel(std::string_view model, const HubEnvironment& environment) {
   if (model.empty()) {
-    return Fail(ErrorCode::kInvalidArgument, "model is empty, must be a folder, a .gguf file or org/name",
-                "model");
+    return FailOnOneLine(ErrorCode::kInvalidArgument,
+                         "model is empty, must be a folder, a .gguf file or org/name", "model");
   }
   const fs::path path(model);
   std::error_code error;
@@ -113,7 +114,7 @@ Expected<fs::path> ResolveModel(std::string_view model, const HubEnvironment& en
   std::vector<std::string> looked = {
       fmt::format("{} (no such file or folder)", fs::absolute(path, error).string())};
   const auto not_found = [&](std::string_view advice) {
-    return Fail(
+    return FailOnOneLine(
         ErrorCode::kNotFound,
         fmt::format("model {} not found; looked at: {}{}", Quoted(model), fmt::join(looked, "; "), advice),
         "model");

@@ -12,14 +12,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/file_error.h"
 
 namespace attest {
 namespace {
 
 std::unexpected<Error> SystemError(const std::filesystem::path& path, const char* call, int error) {
   const bool absent = error == ENOENT || error == ENOTDIR;
-  return Fail(absent ? ErrorCode::kNotFound : ErrorCode::kIo,
-              fmt::format("{}: {}: {}", path.string(), call, std::generic_category().message(error)));
+  return FailOnOneLine(
+      absent ? ErrorCode::kNotFound : ErrorCode::kIo,
+      fmt::format("{}: {}: {}", path.string(), call, std::generic_category().message(error)));
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ Expected<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd);
-    return Fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path.string()));
+    return FailOnOneLine(ErrorCode::kIo, fmt::format("{}: not a regular file", path.string()));
   }
   const auto size = static_cast<size_t>(info.st_size);
   if (size == 0) {

@@ -296,6 +296,7 @@ Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> by
   const uint64_t data_bytes = bytes.size() - data_offset;
   const auto& ranges = reader.ranges();
   uint64_t expected_bytes = 0;
+  std::string_view last;  // the tensor that ends there
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorInfo& tensor = tensors[i];
     const auto& range = ranges[i];
@@ -312,15 +313,19 @@ Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> by
                                  name, range.begin, range.end, range.end - range.begin, tensor.size_bytes),
                      tensor.name);
     }
-    expected_bytes = std::max(expected_bytes, range.end);
+    if (range.end > expected_bytes) {
+      expected_bytes = range.end;
+      last = tensor.name;
+    }
     tensor.file_offset = static_cast<int64_t>(data_offset + range.begin);
   }
   // One comparison for all: a shard cut short and one with bytes nobody describes.
   if (expected_bytes != data_bytes) {
     return BadFile(file_name, data_offset,
-                   fmt::format("the tensors need a file of {} bytes, it is {} bytes long{}",
-                               data_offset + expected_bytes, bytes.size(),
-                               expected_bytes > data_bytes ? " (download cut short?)" : ""));
+                   fmt::format("the tensors up to {} need a file of {} bytes, it is {} bytes long{}",
+                               Quoted(last), data_offset + expected_bytes, bytes.size(),
+                               expected_bytes > data_bytes ? " (download cut short?)" : ""),
+                   std::string(last));
   }
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});

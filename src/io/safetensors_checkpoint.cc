@@ -40,8 +40,8 @@ class SafetensorsCheckpoint final : public MappedCheckpoint {
 
   [[nodiscard]] Expected<std::string> ReadSideFile(std::string_view name) const override {
     if (name.empty() || name[0] == '.' || name.find('/') != name.npos) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("side file {} must be a plain file name", Quoted(name)));
+      return FailOnOneLine(ErrorCode::kInvalidArgument,
+                           fmt::format("side file {} must be a plain file name", Quoted(name)));
     }
     ATTEST_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path_ / name));
     const auto bytes = file.bytes();
@@ -67,20 +67,21 @@ class SafetensorsCheckpoint final : public MappedCheckpoint {
       if (it->path().extension() == ".safetensors") safetensors.insert(it->path().filename().string());
       if (it->path().extension() == ".gguf") ggufs.insert(it->path().filename().string());
     }
-    if (error) return Fail(ErrorCode::kIo, fmt::format("{}: {}", path_.string(), error.message()));
+    if (error) return FailOnOneLine(ErrorCode::kIo, fmt::format("{}: {}", path_.string(), error.message()));
     if (safetensors.size() == 1) return *safetensors.begin();
     if (safetensors.size() > 1) {
-      return Fail(ErrorCode::kCorruptFile,
-                  fmt::format("{}: {} .safetensors files ({}) but no {}", path_.string(), safetensors.size(),
-                              fmt::join(safetensors, ", "), kIndexName));
+      return FailOnOneLine(ErrorCode::kCorruptFile,
+                           fmt::format("{}: {} .safetensors files ({}) but no {}", path_.string(),
+                                       safetensors.size(), fmt::join(safetensors, ", "), kIndexName));
     }
     if (!ggufs.empty()) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: no .safetensors file; open one of its GGUF files: {}", path_.string(),
-                              fmt::join(ggufs, ", ")));
+      return FailOnOneLine(ErrorCode::kInvalidArgument,
+                           fmt::format("{}: no .safetensors file; open one of its GGUF files: {}",
+                                       path_.string(), fmt::join(ggufs, ", ")));
     }
-    return Fail(ErrorCode::kNotFound, fmt::format("{}: neither {} nor {} nor any other .safetensors file",
-                                                  path_.string(), kSingleName, kIndexName));
+    return FailOnOneLine(ErrorCode::kNotFound,
+                         fmt::format("{}: neither {} nor {} nor any other .safetensors file", path_.string(),
+                                     kSingleName, kIndexName));
   }
 
   Status LoadShards() {
@@ -96,8 +97,8 @@ class SafetensorsCheckpoint final : public MappedCheckpoint {
     for (const std::string& shard : shards) {
       std::error_code error;
       if (!std::filesystem::exists(path_ / shard, error)) {
-        return Fail(ErrorCode::kCorruptFile,
-                    fmt::format("{}: shard {} is missing in {}", index_file, shard, path_.string()));
+        return FailOnOneLine(ErrorCode::kCorruptFile,
+                             fmt::format("{}: shard {} is missing in {}", index_file, shard, path_.string()));
       }
       const size_t begin = tensors_.size();
       ATTEST_RETURN_IF_ERROR(Add(shard));
@@ -119,7 +120,7 @@ class SafetensorsCheckpoint final : public MappedCheckpoint {
     for (const TensorInfo& tensor : tensors_) found.insert(tensor.name);
     for (const ShardedTensor& tensor : map) {
       if (found.contains(tensor.name)) continue;
-      return Fail(
+      return FailOnOneLine(
           ErrorCode::kCorruptFile,
           fmt::format("{}: tensor {} is not in its shard {}", index_file, Quoted(tensor.name), tensor.shard),
           tensor.name);

@@ -2,8 +2,9 @@
 // reader: type numbers are written out here a second time.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -144,9 +145,7 @@ class GgufWriter {
       part.U16("split.no", static_cast<uint16_t>(i));
       part.U16("split.count", static_cast<uint16_t>(count));
       part.I32("split.tensors.count", static_cast<int32_t>(tensors_.size()));
-      char name[40];
-      std::snprintf(name, sizeof name, "-%05d-of-%05d.gguf", i + 1, count);
-      paths.push_back(folder / (std::string(stem) + name));
+      paths.push_back(folder / fmt::format("{}-{:05}-of-{:05}.gguf", stem, i + 1, count));
       const auto n = static_cast<size_t>(count);
       const auto k = static_cast<size_t>(i);
       WriteFile(paths.back(), Build(part.metadata_, tensors_.size() * k / n, tensors_.size() * (k + 1) / n));

@@ -1,8 +1,9 @@
 // Writes safetensors files and sharded folders for tests.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -64,19 +65,18 @@ class SafetensorsWriter {
   void WriteSharded(const std::filesystem::path& folder, int count) const {
     std::string map;
     for (int i = 0; i < count; ++i) {
-      char name[48];
-      std::snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", i + 1, count);
+      const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, count);
       const auto n = static_cast<size_t>(count);
       const auto k = static_cast<size_t>(i);
       const size_t begin = tensors_.size() * k / n;
       const size_t end = tensors_.size() * (k + 1) / n;
       WriteFile(folder / name, Build(begin, end));
       for (size_t t = begin; t < end; ++t) {
-        map += (map.empty() ? "" : ",") + Quote(tensors_[t].name) + ":" + Quote(name);
+        map += fmt::format("{}\"{}\":\"{}\"", map.empty() ? "" : ",", tensors_[t].name, name);
       }
     }
     WriteFile(folder / "model.safetensors.index.json",
-              "{\"metadata\":{\"total_size\":0},\"weight_map\":{" + map + "}}");
+              fmt::format(R"({{"metadata":{{"total_size":0}},"weight_map":{{{}}}}})", map));
   }
 
   static void WriteFile(const std::filesystem::path& path, const std::string& bytes) {
@@ -90,19 +90,15 @@ class SafetensorsWriter {
     std::string data;
   };
 
-  static std::string Quote(std::string_view text) { return "\"" + std::string(text) + "\""; }
-
   [[nodiscard]] std::string Build(size_t begin, size_t end) const {
-    std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
+    std::string header = R"({"__metadata__":{"format":"pt"})";
     std::string data;
     for (size_t i = begin; i < end; ++i) {
       const Entry& tensor = tensors_[i];
-      std::string shape;
-      for (const int64_t dim : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(dim);
-      header += "," + Quote(tensor.name) + ":{\"dtype\":" + Quote(tensor.dtype) + ",\"shape\":[" + shape +
-                "],\"data_offsets\":[" + std::to_string(data.size()) + ",";
+      header += fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", tensor.name,
+                            tensor.dtype, fmt::join(tensor.shape, ","), data.size(),
+                            data.size() + tensor.data.size());
       data += tensor.data;
-      header += std::to_string(data.size()) + "]}";
     }
     header += "}";
     header.resize((header.size() + 7) / 8 * 8, ' ');
