@@ -36,12 +36,13 @@ class Translator {
  private:
   std::unexpected<Error> Unsupported(std::string_view what) const {
     return Fail(ErrorCode::kUnsupported,
-                fmt::format("regex construct {} at offset {} in '{}' is not supported", what, at_, in_),
+                fmt::format("regex construct {} at offset {} in '{}' is not supported", ForMessage(what), at_,
+                            ForMessage(in_)),
                 "pattern");
   }
   std::unexpected<Error> Malformed(std::string_view what) const {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("{} at offset {} in regex '{}'", what, at_, in_),
-                "pattern");
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} at offset {} in regex '{}'", what, at_, ForMessage(in_)), "pattern");
   }
   [[nodiscard]] bool Starts(std::string_view prefix) const { return in_.substr(at_).starts_with(prefix); }
 
@@ -347,16 +348,16 @@ Expected<SplitRegex> SplitRegex::Compile(std::string_view pattern) {
   if (impl->code == nullptr) {
     std::array<PCRE2_UCHAR, 160> text{};
     pcre2_get_error_message(error, text.data(), text.size());
-    return Fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("regex '{}' does not compile: {}", pattern, reinterpret_cast<const char*>(text.data())),
-        "pattern");
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("regex '{}' does not compile: {}", ForMessage(pattern),
+                            reinterpret_cast<const char*>(text.data())),
+                "pattern");
   }
   uint32_t matches_empty = 0;
   pcre2_pattern_info(impl->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
   if (matches_empty != 0) {
-    return Fail(ErrorCode::kUnsupported, fmt::format("regex '{}' can match the empty string", pattern),
-                "pattern");
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("regex '{}' can match the empty string", ForMessage(pattern)), "pattern");
   }
   pcre2_jit_compile(impl->code,
                     PCRE2_JIT_COMPLETE);  // without JIT the interpreter runs: slower, same matches

@@ -76,7 +76,7 @@ Status ReadMerges(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
     const size_t space = merge.find(' ', 1);
     if (space == std::string_view::npos || space + 1 == merge.size()) {
       return Corrupt("merges", fmt::format("tokenizer.ggml.merges[{}] '{}' is not a pair of tokens", rank,
-                                           RepairUtf8(merge)));
+                                           ForMessage(merge)));
     }
     const std::string_view left = merge.substr(0, space);
     const std::string_view right = merge.substr(space + 1);
@@ -87,7 +87,7 @@ Status ReadMerges(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
     if (ids.left < 0 || ids.right < 0 || ids.result < 0) {
       return Corrupt("merges",
                      fmt::format("tokenizer.ggml.merges[{}] '{}' names a token outside the vocabulary", rank,
-                                 RepairUtf8(merge)));
+                                 ForMessage(merge)));
     }
     spec.merges.push_back(ids);
   }
@@ -130,7 +130,7 @@ Status ReadByteLevel(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
         ErrorCode::kUnsupported,
         fmt::format(
             "GGUF pre-tokenizer '{}' is not supported (default, gpt-2, smollm, llama-bpe and qwen2 are)",
-            vocabulary.pre),
+            ForMessage(vocabulary.pre)),
         "tokenizer.ggml.pre");
   }
   spec.pre_tokenizer.push_back(bytes);
@@ -211,10 +211,10 @@ Expected<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufVocabulary& v
   } else if (vocabulary.model == "llama") {
     ATTEST_RETURN_IF_ERROR(ReadSentencePiece(vocabulary, spec));
   } else {
-    return Fail(
-        ErrorCode::kUnsupported,
-        fmt::format("GGUF tokenizer model '{}' is not supported (gpt2 and llama are)", vocabulary.model),
-        "tokenizer.ggml.model");
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("GGUF tokenizer model '{}' is not supported (gpt2 and llama are)",
+                            ForMessage(vocabulary.model)),
+                "tokenizer.ggml.model");
   }
   AddMatchedTokens(vocabulary, spec);
   return MakeTokenizer(std::move(spec));

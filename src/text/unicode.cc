@@ -166,6 +166,14 @@ std::string RepairUtf8(std::string_view bytes) {
   return out;
 }
 
+std::string ForMessage(std::string_view text) {
+  std::string line = RepairUtf8(text.size() <= 60 ? text : text.substr(0, 57));
+  for (char& c : line) {
+    if (static_cast<uint8_t>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return text.size() <= 60 ? line : line + "...";
+}
+
 void AppendUtf8(char32_t c, std::string& out) {
   if (c < 0x80) {
     out += static_cast<char>(c);

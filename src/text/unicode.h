@@ -28,6 +28,8 @@ struct Utf8Step {
 // Each longest invalid prefix becomes one U+FFFD, as in Rust's from_utf8_lossy and in WHATWG decoders.
 [[nodiscard]] std::string RepairUtf8(std::string_view bytes);
 void AppendUtf8(char32_t code_point, std::string& out);
+// `text` for an error message: one line, at most about 60 bytes, control characters as '?'.
+[[nodiscard]] std::string ForMessage(std::string_view text);
 
 // REQUIRES: `p` points at the first byte of a valid code point.
 [[nodiscard]] inline int Utf8Length(const char* p) {
