@@ -39,8 +39,10 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStora
 
 Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
   routes_.clear();
-  const AttentionLengths lengths{
-      .q_begin = &batch.q_begin, .kv_len = batch.kv_len, .block_tables = batch.block_tables()};
+  AttentionLengths lengths;
+  lengths.q_begin = &batch.q_begin;
+  lengths.kv_len = batch.kv_len;
+  lengths.block_tables = batch.block_tables();
   ATTEST_ASSIGN_OR_RETURN(
       const AttentionPlanPtr plan,
       PlanAttention(model_.attention_router(), model_.attention_spec(), lengths, team_.size()));

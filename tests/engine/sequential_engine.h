@@ -1,0 +1,185 @@
+// The step loop without a thread: Schedule, Run, Commit by hand, with every invariant of the scheduler and
+// the block pool checked at each step. Test-only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cache/block_pool.h"
+#include "engine/commit.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/step_batch.h"
+
+namespace attest::testing {
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  std::optional<FinishReason> reason;
+  std::optional<int32_t> stop_token;
+  std::string error;
+  bool operator==(const Outcome&) const = default;
+};
+
+class RecordingSink final : public TokenSink {
+ public:
+  explicit RecordingSink(Outcome* outcome) : outcome_(outcome) {}
+  void OnToken(int32_t token) override {
+    EXPECT_FALSE(outcome_->reason) << "a token after the end";
+    outcome_->tokens.push_back(token);
+  }
+  void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
+    EXPECT_FALSE(outcome_->reason) << "finished twice";
+    outcome_->reason = reason;
+    outcome_->stop_token = stop_token;
+    if (error != nullptr) outcome_->error = error->message;
+  }
+
+ private:
+  Outcome* outcome_;
+};
+
+// A request without its sink, so that it can be submitted many times.
+struct RequestSpec {
+  std::vector<int32_t> prompt;
+  SamplingParams sampling;
+  std::vector<int32_t> eos_ids;
+};
+
+class SequentialEngine {
+ public:
+  SequentialEngine(const EngineOptions& options, StepRunner& runner)
+      : options_(options),
+        runner_(runner),
+        pool_(std::move(*BlockPool::Create(options.num_blocks))),
+        scheduler_({.block_size = options.block_size,
+                    .max_num_seqs = options.max_num_seqs,
+                    .max_num_batched_tokens = options.max_num_batched_tokens,
+                    .long_prefill_tokens = options.long_prefill_tokens},
+                   pool_),
+        samplers_(1) {}
+
+  Sequence* Add(const RequestSpec& spec, Outcome* outcome) {
+    auto seq = std::make_unique<Sequence>();
+    seq->id = ++next_id_;
+    seq->tokens = spec.prompt;
+    seq->prompt_len = static_cast<int32_t>(spec.prompt.size());
+    seq->seed = spec.sampling.seed.value_or(0);
+    seq->request.sampling = spec.sampling;
+    seq->request.eos_ids = spec.eos_ids;
+    seq->request.sink = std::make_unique<RecordingSink>(outcome);
+    return scheduler_.Add(std::move(seq));
+  }
+
+  // One step; the plan stays readable until the next call.
+  const StepPlan& Step() {
+    const Sequence* first = scheduler_.running().empty() ? nullptr : scheduler_.running().front().get();
+    const StepPlan& plan = scheduler_.Schedule();
+    CheckPlan(plan, first);
+    CheckPool();
+    BuildStepBatch(plan, options_.block_size, batch_);
+    logits_.assign(batch_.logit_rows.size() * static_cast<size_t>(options_.vocab_size), 0.0f);
+    const auto logits = View<float, 2>::Dense(
+        logits_.data(), {static_cast<int64_t>(batch_.logit_rows.size()), options_.vocab_size});
+    const Status status = runner_.Run(batch_, logits);
+    if (status) {
+      MakeSampleJobs(plan, logits, jobs_);
+      std::vector<Expected<int32_t>> tokens(jobs_.size(), -1);
+      SampleAll(jobs_, samplers_, nullptr, tokens);
+      Commit(plan, tokens, {}, options_.max_model_len, scheduler_, result_);
+    } else {
+      CommitFailure(plan, status.error(), scheduler_);
+    }
+    ++steps_;
+    Deliver();
+    return plan;
+  }
+
+  void Abort(Sequence* seq) {
+    scheduler_.Finish(*seq, FinishReason::kAbort);
+    Deliver();
+  }
+
+  // Runs until nothing is left. `max_steps` bounds it: someone starves otherwise.
+  void Finish(int64_t max_steps) {
+    for (int64_t i = 0; !scheduler_.idle(); ++i) {
+      ASSERT_LT(i, max_steps) << "not finished";
+      Step();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_EQ(pool_.num_free(), pool_.num_usable()) << "blocks leaked";
+  }
+
+  [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
+  [[nodiscard]] BlockPool& pool() { return pool_; }
+  [[nodiscard]] int64_t steps() const { return steps_; }
+
+ private:
+  void Deliver() {
+    for (const auto& seq : scheduler_.TakeFinished()) {
+      EXPECT_TRUE(seq->blocks.empty());
+      seq->request.sink->OnFinish(*seq->finish, seq->stop_token, seq->error ? &*seq->error : nullptr);
+    }
+    CheckPool();
+  }
+
+  void CheckPlan(const StepPlan& plan, const Sequence* first) {
+    ASSERT_FALSE(plan.seqs.empty());
+    ASSERT_TRUE(first == nullptr || plan.seqs[0].seq == first) << "the oldest sequence was passed over";
+    ASSERT_LE(plan.num_tokens, options_.max_num_batched_tokens);
+    ASSERT_LE(scheduler_.running().size(), static_cast<size_t>(options_.max_num_seqs));
+    std::set<const Sequence*> seen;
+    int32_t total = 0;
+    for (const ScheduledSeq& share : plan.seqs) {
+      ASSERT_TRUE(seen.insert(share.seq).second);
+      ASSERT_EQ(share.seq->state, SequenceState::kRunning);
+      ASSERT_EQ(share.begin, share.seq->computed);
+      ASSERT_GE(share.count, 1);
+      ASSERT_LE(share.begin + share.count, share.seq->known());
+      ASSERT_EQ(share.samples, share.begin + share.count == share.seq->known());
+      const int32_t end = share.begin + share.count;
+      ASSERT_EQ(static_cast<int32_t>(share.seq->blocks.size()),
+                (end + options_.block_size - 1) / options_.block_size);
+      total += share.count;
+    }
+    ASSERT_EQ(total, plan.num_tokens);
+  }
+
+  void CheckPool() {
+    std::set<int32_t> owned;
+    for (const auto& seq : scheduler_.running()) {
+      for (const int32_t block : seq->blocks) {
+        ASSERT_TRUE(owned.insert(block).second) << "block " << block << " owned twice";
+        ASSERT_EQ(pool_.refs(block), 1);
+      }
+    }
+    for (const auto& seq : scheduler_.waiting()) {
+      ASSERT_TRUE(seq->blocks.empty());
+      ASSERT_EQ(seq->computed, 0);
+    }
+    ASSERT_EQ(static_cast<int64_t>(owned.size()), pool_.num_used());
+    ASSERT_EQ(pool_.num_free() + pool_.num_used() + 1, options_.num_blocks);
+    ASSERT_FALSE(owned.contains(kNullBlock));
+  }
+
+  const EngineOptions options_;
+  StepRunner& runner_;
+  BlockPool pool_;
+  Scheduler scheduler_;
+  StepBatch batch_;
+  std::vector<float> logits_;
+  std::vector<SampleJob> jobs_;
+  std::vector<Sampler> samplers_;
+  CommitResult result_;
+  RequestId next_id_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace attest::testing
