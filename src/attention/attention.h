@@ -54,7 +54,7 @@ struct AttentionLengths {
   std::span<const int32_t> kv_len;     // [num_seqs]
   BlockTables block_tables;            // rows for every sequence; unused with contiguous K and V
   // The sequences this plan computes; absent: all of them. Rows of the others are not touched.
-  std::optional<OwnedSeqs> owned;
+  std::optional<OwnedSeqs> owned = {};
 };
 
 class AttentionPlan;  // attention/plan.h: groups of sequences by phase, each with its Route and work items

@@ -25,8 +25,8 @@ struct Reason {
 // Limits on the lengths of one sequence. They are data, not code, so that the plan can apply them to each
 // sequence alone, by two comparisons: a request's kernel then never depends on who shares its batch.
 struct LengthLimits {
-  std::optional<int32_t> max_q_len;   // tokens
-  std::optional<int32_t> max_kv_len;  // tokens
+  std::optional<int32_t> max_q_len = {};   // tokens
+  std::optional<int32_t> max_kv_len = {};  // tokens
 };
 
 struct PhaseSet {

@@ -55,9 +55,9 @@ struct AttentionSpec {
   int block_size = 16;  // tokens; paged layouts only
   float scale = 1.0f;
   bool causal = true;
-  std::optional<int32_t> window_left;
-  std::optional<int32_t> window_right;
-  std::optional<int32_t> chunk;
+  std::optional<int32_t> window_left = {};
+  std::optional<int32_t> window_right = {};
+  std::optional<int32_t> chunk = {};
   int32_t sink_tokens = 0;
   float softcap = 0.0f;
   bool has_alibi = false;

@@ -47,10 +47,10 @@ struct KvDescale {
 
 struct AttentionMask {
   bool causal = true;
-  std::optional<int32_t> window_left;   // tokens left of p that stay visible; p itself always counts
-  std::optional<int32_t> window_right;  // tokens right of p; causal means 0
+  std::optional<int32_t> window_left = {};   // tokens left of p that stay visible; p itself always counts
+  std::optional<int32_t> window_right = {};  // tokens right of p; causal means 0
   int32_t sink_tokens = 0;              // streaming sinks: the first keys, exempt from the left limit
-  std::optional<int32_t> chunk;         // local attention: floor(j / chunk) == floor(p / chunk)
+  std::optional<int32_t> chunk = {};         // local attention: floor(j / chunk) == floor(p / chunk)
 };
 
 // Strides of q and out are in elements of their dtype and the innermost one is 1; take addresses with QRow

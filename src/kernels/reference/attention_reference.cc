@@ -85,8 +85,12 @@ double ReferenceElement(const void* data, DType dtype, int64_t index) {
       return Read<float>(data, index);
     case DType::kF16:
       return DecodeFields(Read<uint16_t>(data, index), 5, 10, true);
-    case DType::kBF16:
-      return DecodeFields(Read<uint16_t>(data, index), 8, 7, true);
+    case DType::kBF16: {  // the upper half of a float
+      const uint32_t bits = static_cast<uint32_t>(Read<uint16_t>(data, index)) << 16;
+      float value;
+      std::memcpy(&value, &bits, sizeof(value));
+      return value;
+    }
     case DType::kF8E4M3:
       return DecodeFields(Read<uint8_t>(data, index), 4, 3, false);
     case DType::kF8E5M2:
