@@ -21,8 +21,9 @@ namespace fs = std::filesystem;
 
 // "~/x" as the Python library expands it in these variables.
 fs::path ExpandHome(const std::string& value, const std::string& home) {
-  if (value == "~" || value.starts_with("~/"))
+  if (value == "~" || value.starts_with("~/")) {
     return fs::path(home) / fs::path(value).lexically_relative("~");
+  }
   return value;
 }
 
@@ -85,8 +86,9 @@ Expected<fs::path> ResolveFolder(const fs::path& folder, std::string_view downlo
     const auto split = ParseSplitName(name);
     if (!split || split->number == 1) ggufs.insert(name);
   }
-  if (error)
+  if (error) {
     return FailOnOneLine(ErrorCode::kIo, fmt::format("{}: {}", folder.string(), error.message()), "model");
+  }
   if (ggufs.size() == 1) return folder / *ggufs.begin();
   if (ggufs.empty()) {
     return FailOnOneLine(
