@@ -13,6 +13,10 @@ namespace {
 
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u, kPhiloxM1 = 0xCD9E8D57u;
 constexpr uint32_t kPhiloxW0 = 0x9E3779B9u, kPhiloxW1 = 0xBB67AE85u;
+// Up to here the k best are kept in a heap during the one pass over the row; above, they are selected after
+// it.
+constexpr size_t kLargestHeap = 1024;
+
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // The largest noise a 32-bit uniform can give: -log(-log(1 - 2^-33)) = 22.874. An id whose scaled logit lies
@@ -184,71 +188,76 @@ double GumbelNoise(int64_t seed, int32_t position, int32_t id) {
   return NoiseOfWord(Philox4x32({index / 4, static_cast<uint32_t>(position), 0, 0}, KeyOf(seed))[index % 4]);
 }
 
-// Fills kept_ in ascending order of id.
+// Fills kept_, in any order.
 void Sampler::Keep(std::span<const float> logits, float max_logit, const SamplingParams& params) {
   const double temperature = params.temperature;
   const double max_scaled = max_logit / temperature;
-  const double lowest = params.min_p > 0 ? std::log(static_cast<double>(params.min_p))
-                                         : -std::numeric_limits<double>::infinity();
+  const bool has_min_p = params.min_p > 0;
+  const double lowest = has_min_p ? std::log(static_cast<double>(params.min_p)) : 0;
+  // Rules most ids out by one comparison; the slack covers the rounding of the exact test, which divides.
+  double cut = std::numeric_limits<float>::lowest();
+  if (has_min_p) cut = std::max(cut, max_logit + temperature * lowest - 1e-3 * (1 + std::abs(max_logit)));
+  const auto k = static_cast<size_t>(params.top_k);
+  const bool heap = k > 0 && k <= kLargestHeap;
   kept_.clear();
   for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] == -kInf || logits[id] / temperature - max_scaled < lowest) continue;
-    kept_.push_back({logits[id], static_cast<int32_t>(id)});
+    const float logit = logits[id];
+    if (!(logit >= cut)) continue;
+    if (has_min_p && logit / temperature - max_scaled < lowest) continue;
+    if (heap && kept_.size() == k) {
+      if (logit <= kept_.front().logit) continue;  // among equal ones the lower id, seen first, stays
+      std::pop_heap(kept_.begin(), kept_.end(), Descending);
+      kept_.pop_back();
+    }
+    kept_.push_back({logit, static_cast<int32_t>(id)});
+    if (heap) std::push_heap(kept_.begin(), kept_.end(), Descending);
   }
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < kept_.size()) {
-    KeepTopK(static_cast<size_t>(params.top_k));
+  if (!heap && k > 0 && k < kept_.size()) {
+    std::nth_element(kept_.begin(), kept_.begin() + params.top_k, kept_.end(), Descending);
+    kept_.resize(k);
   }
   if (params.top_p < 1.0f) KeepTopP(temperature, params.top_p, max_logit);
 }
 
-// The k largest; among equal logits at the edge the lower ids stay.
-void Sampler::KeepTopK(size_t k) {
-  values_.clear();
-  for (const Candidate& c : kept_) values_.push_back(c.logit);
-  const auto kth = values_.begin() + static_cast<int64_t>(k) - 1;
-  std::nth_element(values_.begin(), kth, values_.end(), std::greater<>());
-  const float edge = *kth;
-  size_t above = 0;
-  for (const Candidate& c : kept_) above += c.logit > edge ? 1 : 0;
-  size_t at_edge = k - above;
-  std::erase_if(kept_, [&](const Candidate& c) {
-    if (c.logit != edge) return c.logit < edge;
-    if (at_edge == 0) return true;
-    --at_edge;
-    return false;
-  });
-}
-
-// The shortest run of the descending order whose mass reaches top_p of the whole. Only as much of the order
-// is made as is needed: the head is usually a few dozen of 50,000 ids.
+// The shortest run of the descending order whose mass reaches top_p of the whole. A histogram of mass over
+// the distance from the best says how far down the order must be made: the head is usually a few dozen of
+// 50,000 ids, and sorting all of them would cost more than the rest of the sampler.
 void Sampler::KeepTopP(double temperature, double top_p, float max_logit) {
+  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
+  if (!std::is_sorted(kept_.begin(), kept_.end(), by_id)) std::sort(kept_.begin(), kept_.end(), by_id);
+  constexpr size_t kBuckets = 1024;  // of 1/16: 64 units down, e^-64 is no mass
+  std::array<double, kBuckets> histogram{};
   const double max_scaled = max_logit / temperature;
-  const auto mass = [&](const Candidate& c) { return std::exp(c.logit / temperature - max_scaled); };
+  const auto buckets_per_logit = static_cast<float>(16 / temperature);  // any monotone rule will do
+  const auto bucket_of = [&](const Candidate& c) {
+    const float distance = (max_logit - c.logit) * buckets_per_logit;
+    return distance < kBuckets - 1 ? static_cast<size_t>(static_cast<int32_t>(distance)) : kBuckets - 1;
+  };
+  const auto mass_of = [&](const Candidate& c) { return std::exp(c.logit / temperature - max_scaled); };
   double total = 0;
-  for (const Candidate& c : kept_) total += mass(c);
-  const double wanted = top_p * total;
-
-  sorted_ = kept_;
-  double reached = 0;
-  size_t end = 0;  // sorted_[0, end) is in order and counted
-  while (end < sorted_.size() && reached < wanted) {
-    const size_t next = std::min(sorted_.size(), end == 0 ? 64 : end * 8);
-    const auto begin = sorted_.begin() + static_cast<int64_t>(end);
-    const auto middle = sorted_.begin() + static_cast<int64_t>(next);
-    if (middle != sorted_.end()) std::nth_element(begin, middle, sorted_.end(), Descending);
-    std::sort(begin, middle, Descending);
-    for (; end < next && reached < wanted; ++end) reached += mass(sorted_[end]);
+  for (const Candidate& c : kept_) {
+    const double mass = mass_of(c);
+    total += mass;
+    histogram[bucket_of(c)] += mass;
   }
-  sorted_.resize(end);
-  std::sort(sorted_.begin(), sorted_.end(),
-            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  kept_.swap(sorted_);
+  const double wanted = top_p * total;
+  size_t last = 0;  // the bucket in which the mass is reached for sure; sums in another order differ by 1e-11
+  for (double reached = histogram[0]; reached < wanted * (1 + 1e-9) && last + 1 < kBuckets;) {
+    reached += histogram[++last];
+  }
+  std::erase_if(kept_, [&](const Candidate& c) { return bucket_of(c) > last; });
+  std::sort(kept_.begin(), kept_.end(), Descending);
+  size_t count = 0;
+  for (double reached = 0; count < kept_.size() && reached < wanted; ++count)
+    reached += mass_of(kept_[count]);
+  kept_.resize(count);
 }
 
 std::vector<int32_t> Sampler::KeptIds(std::span<const float> logits, const SamplingParams& params) {
   Keep(logits, MaxOf(logits).value, params);
   std::vector<int32_t> ids;
   for (const Candidate& c : kept_) ids.push_back(c.id);
+  std::sort(ids.begin(), ids.end());
   return ids;
 }
 

@@ -53,12 +53,9 @@ class Sampler {
 
  private:
   void Keep(std::span<const float> logits, float max_logit, const SamplingParams& params);
-  void KeepTopK(size_t k);
   void KeepTopP(double temperature, double top_p, float max_logit);
 
-  std::vector<Candidate> kept_;  // ascending ids
-  std::vector<Candidate> sorted_;
-  std::vector<float> values_;
+  std::vector<Candidate> kept_;
 };
 
 // Samples jobs[i] into results[i]; on the team's threads when there is one (`samplers` has one per rank).
