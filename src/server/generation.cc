@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -9,6 +10,8 @@
 
 namespace attest {
 namespace {
+
+constexpr std::ptrdiff_t kPrimingTokens = 256;
 
 int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -30,10 +33,11 @@ Status Generation::Start() {
   for (size_t p = 0; p < call_.prompts.size(); ++p) {
     std::vector<int32_t>& prompt = call_.prompts[p];
     usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
+    // The decoder needs the end of the prompt only: whether text precedes, and the bytes of an open code point.
     // A model's vocabulary may be padded beyond the tokenizer's: such ids have no text.
     std::vector<int32_t> readable;
-    std::ranges::copy_if(prompt, std::back_inserter(readable),
-                         [this](int32_t id) { return IsDecodable(id); });
+    std::copy_if(prompt.end() - std::min(std::ssize(prompt), kPrimingTokens), prompt.end(),
+                 std::back_inserter(readable), [this](int32_t id) { return IsDecodable(id); });
     for (int32_t sample = 0; sample < call_.n; ++sample) {
       const auto index = static_cast<int32_t>(choices_.size());
       SamplingParams sampling = SamplingOf(call_, p, sample, rooms_.engine.options().max_model_len);

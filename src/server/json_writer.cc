@@ -67,7 +67,7 @@ void AppendJsonString(std::string& out, std::string_view text) {
   while (i < text.size()) {
     const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7F && c != '"' && c != '\\') {
+    if (byte >= 0x20 && byte < 0x80 && c != '"' && c != '\\') {
       ++i;
       continue;
     }
