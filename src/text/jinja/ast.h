@@ -44,6 +44,14 @@ struct Expr {
   std::vector<std::string> ops;
 };
 
+[[nodiscard]] inline ExprPtr MakeExpr(ExprKind kind, int line, std::string name = {}) {
+  auto expr = std::make_unique<Expr>();
+  expr->kind = kind;
+  expr->line = line;
+  expr->name = std::move(name);
+  return expr;
+}
+
 enum class NodeKind {
   kText,         // text
   kOutput,       // {{ expr }}

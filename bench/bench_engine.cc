@@ -1,0 +1,176 @@
+// Times the whole engine (scheduler, model, sampler) on one model. Reads one case per line from standard
+// input and answers each with one JSON line, so that a script can alternate it with another engine
+// (bench/compare_llama.py).
+//
+//   bench_engine MODEL [--threads N] [--max-model-len N]
+//   generate N ID ID ...       greedy continuation of the ids                       {"tokens": [...]}
+//   prefill TOKENS             time to the first token of one prompt                {"seconds": s}
+//   decode CONTEXT N           N tokens after a prompt of CONTEXT tokens            {"seconds": s}
+//   streams S CONTEXT N        N tokens on each of S sequences together             {"seconds": s}
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "cli/model_host.h"
+
+namespace attest {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Trace {
+  std::vector<Clock::time_point> times;
+  std::vector<int32_t> tokens;
+  bool finished = false;
+};
+
+struct Board {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Trace> traces;
+};
+
+class TraceSink final : public TokenSink {
+ public:
+  TraceSink(Board& board, size_t index) : board_(board), index_(index) {}
+  void OnToken(int32_t token) override {
+    const std::lock_guard lock(board_.mutex);
+    board_.traces[index_].times.push_back(Clock::now());
+    board_.traces[index_].tokens.push_back(token);
+  }
+  void OnFinish(FinishReason, std::optional<int32_t>, const Error* error) override {
+    if (error != nullptr) std::fprintf(stderr, "bench_engine: %s\n", error->message.c_str());
+    const std::lock_guard lock(board_.mutex);
+    board_.traces[index_].finished = true;
+    board_.changed.notify_all();
+  }
+
+ private:
+  Board& board_;
+  size_t index_;
+};
+
+// Runs the prompts together, greedy, and returns when all have ended.
+std::vector<Trace> RunAll(Engine& engine, const std::vector<std::vector<int32_t>>& prompts,
+                          int32_t max_tokens, Clock::time_point& submitted) {
+  Board board;
+  board.traces.resize(prompts.size());
+  submitted = Clock::now();
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SamplingParams sampling;
+    sampling.temperature = 0;
+    sampling.max_tokens = max_tokens;
+    sampling.ignore_eos = true;
+    const auto id = engine.Submit(Request{.prompt = prompts[i],
+                                          .sampling = sampling,
+                                          .eos_ids = {},
+                                          .sink = std::make_unique<TraceSink>(board, i)});
+    if (!id) {
+      std::fprintf(stderr, "bench_engine: %s\n", id.error().message.c_str());
+      std::exit(1);
+    }
+  }
+  std::unique_lock lock(board.mutex);
+  board.changed.wait(lock, [&] {
+    return std::all_of(board.traces.begin(), board.traces.end(), [](const Trace& t) { return t.finished; });
+  });
+  return std::move(board.traces);
+}
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Token ids without meaning but with spread; each sequence gets its own.
+std::vector<int32_t> MakePrompt(int64_t length, int64_t sequence, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i)
+    ids.push_back(static_cast<int32_t>(100 + ((i + 31 * sequence) * 7919) % (vocab_size - 200)));
+  return ids;
+}
+
+std::string RunCase(Engine& engine, const std::string& line) {
+  const int64_t vocab_size = engine.options().vocab_size;
+  std::istringstream in(line);
+  std::string verb;
+  in >> verb;
+  Clock::time_point submitted;
+  if (verb == "generate") {
+    int32_t count = 0;
+    in >> count;
+    std::vector<int32_t> prompt;
+    for (int32_t id = 0; in >> id;) prompt.push_back(id);
+    const auto traces = RunAll(engine, {prompt}, count, submitted);
+    return fmt::format(R"({{"tokens": [{}]}})", fmt::join(traces[0].tokens, ", "));
+  }
+  if (verb == "prefill") {
+    int64_t length = 0;
+    in >> length;
+    const auto traces = RunAll(engine, {MakePrompt(length, 0, vocab_size)}, 1, submitted);
+    return fmt::format(R"({{"seconds": {}}})", Seconds(traces[0].times[0] - submitted));
+  }
+  int64_t sequences = 1, context = 0;
+  int32_t count = 0;
+  if (verb == "streams") in >> sequences;
+  in >> context >> count;
+  if ((verb != "decode" && verb != "streams") || context < 1 || count < 1)
+    return fmt::format(R"({{"error": "unknown case '{}'"}})", line);
+  std::vector<std::vector<int32_t>> prompts;
+  for (int64_t i = 0; i < sequences; ++i) prompts.push_back(MakePrompt(context, i, vocab_size));
+  const auto traces = RunAll(engine, prompts, count + 1, submitted);
+  Clock::time_point begin, end;
+  for (const Trace& trace : traces) {
+    begin = std::max(begin, trace.times.front());
+    end = std::max(end, trace.times.back());
+  }
+  return fmt::format(R"({{"seconds": {}}})", Seconds(end - begin));
+}
+
+int Main(int argc, char** argv) {
+  ModelFlags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--threads" && i + 1 < argc) {
+      flags.threads = std::atoi(argv[++i]);
+    } else if (word == "--max-model-len" && i + 1 < argc) {
+      flags.max_model_len = std::atoi(argv[++i]);
+    } else if (word == "--compute" && i + 1 < argc) {
+      flags.compute = argv[++i];
+    } else {
+      flags.model = word;
+    }
+  }
+  SetLogLevel(LogLevel::kWarning);
+  const HubEnvironment environment{.hf_hub_cache = {}, .hf_home = {}, .xdg_cache_home = {}, .home = {}};
+  auto host = ModelHost::Load(flags, environment);
+  if (!host) {
+    std::fprintf(stderr, "bench_engine: %s\n", host.error().message.c_str());
+    return 1;
+  }
+  auto engine = (*host)->StartEngine(nullptr);
+  if (!engine) {
+    std::fprintf(stderr, "bench_engine: %s\n", engine.error().message.c_str());
+    return 1;
+  }
+  std::puts("ready");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::puts(RunCase(**engine, line).c_str());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace attest
+
+int main(int argc, char** argv) { return attest::Main(argc, argv); }

@@ -1,0 +1,17 @@
+// What each command does. All return the process's exit status; errors are printed to standard error.
+#pragma once
+
+#include "cli/options.h"
+#include "io/checkpoint.h"
+
+namespace attest {
+
+[[nodiscard]] int RunServe(const ServeOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunGenerate(const GenerateOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunChat(const ChatOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunTokenize(const TokenizeOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunInspect(const InspectOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunKernels(const KernelsOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunExplain(const ExplainOptions& options, const HubEnvironment& environment);
+
+}  // namespace attest

@@ -1,0 +1,174 @@
+// attest kernels and attest explain: the contracts, in words.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "attention/dispatch.h"
+#include "cli/commands.h"
+#include "cli/model_host.h"
+
+namespace attest {
+namespace {
+
+void Print(const std::string& line) { std::puts(line.c_str()); }
+
+std::string PhasesOf(const KernelContract& contract) {
+  std::string text;
+  for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
+                                     AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
+    if (!contract.phases.Has(phase)) continue;
+    if (!text.empty()) text += ", ";
+    text += AttentionPhaseName(phase);
+  }
+  return text;
+}
+
+// Wraps at 100 columns under a hanging indent.
+std::string Wrapped(std::string_view text, size_t indent) {
+  constexpr size_t kWidth = 100;
+  std::string out(indent, ' ');
+  size_t column = indent;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (column + (end - at) > kWidth && column > indent) {
+      out += '\n';
+      out.append(indent, ' ');
+      column = indent;
+    }
+    out += text.substr(at, end - at);
+    out += ' ';
+    column += end - at + 1;
+    at = end + 1;
+  }
+  while (!out.empty() && out.back() == ' ') out.pop_back();
+  return out;
+}
+
+Expected<AttentionSpec> SpecOf(const ExplainOptions& options, const CpuFeatures& cpu,
+                               const HubEnvironment& environment) {
+  if (options.model) {
+    ATTEST_ASSIGN_OR_RETURN(const std::filesystem::path path, FindModel(options.model->model, environment));
+    ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+    ATTEST_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*checkpoint));
+    ModelFlags flags = *options.model;
+    flags.block_size = options.block_size;
+    flags.kv_cache_dtype = options.kv_dtype;
+    flags.compute = options.precise ? "f32" : "auto";
+    ATTEST_ASSIGN_OR_RETURN(const ModelOptions model_options, ModelOptionsOf(flags, cpu));
+    return AttentionSpecOf(config, model_options);
+  }
+  static const std::map<std::string, DType> kDTypes = {
+      {"f32", DType::kF32},         {"bf16", DType::kBF16},       {"f16", DType::kF16},
+      {"fp8_e4m3", DType::kF8E4M3}, {"fp8_e5m2", DType::kF8E5M2}, {"int8", DType::kI8}};
+  AttentionSpec spec;
+  spec.q_heads = options.q_heads;
+  spec.kv_heads = options.kv_heads;
+  spec.head_dim = options.head_dim;
+  spec.v_head_dim = options.v_head_dim.value_or(options.head_dim);
+  spec.q_dtype = spec.out_dtype = kDTypes.at(options.q_dtype);
+  spec.kv_dtype = kDTypes.at(options.kv_dtype);
+  spec.layout = options.layout == "contiguous"  ? KvLayout::kContiguous
+                : options.layout == "paged-nhd" ? KvLayout::kPagedNhd
+                                                : KvLayout::kPagedHnd;
+  spec.block_size = options.block_size;
+  spec.scale =
+      static_cast<float>(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(options.head_dim))));
+  spec.causal = !options.non_causal;
+  spec.window_left = options.window_left;
+  spec.window_right = options.window_right;
+  spec.chunk = options.chunk;
+  spec.sink_tokens = options.sink_tokens;
+  spec.softcap = static_cast<float>(options.softcap);
+  spec.has_alibi = options.alibi;
+  spec.has_sinks = options.sinks;
+  spec.has_k_descale = options.k_descale;
+  spec.has_v_descale = options.v_descale;
+  spec.wants_lse = options.lse;
+  spec.precise = options.precise;
+  return spec;
+}
+
+Expected<AttentionPhase> PhaseOfOptions(const ExplainOptions& options) {
+  const bool is_library = options.q_len > options.kv_len;
+  if (is_library && options.phase.empty()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--q-len is {}, larger than --kv-len {}: the new tokens count as keys",
+                            options.q_len, options.kv_len),
+                "q-len");
+  }
+  const AttentionPhase computed = RoutePhaseOf(options.q_len, options.kv_len);
+  if (options.phase.empty()) return computed;
+  for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
+                                     AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
+    std::string name = AttentionPhaseName(phase);
+    for (char& c : name) {
+      if (c == '_') c = '-';
+    }
+    if (name == options.phase) return phase;
+  }
+  return Fail(ErrorCode::kInvalidArgument, fmt::format("--phase: '{}' is unknown", options.phase), "phase");
+}
+
+Status Explain(const ExplainOptions& options, const HubEnvironment& environment) {
+  const CpuFeatures cpu = DetectCpu();
+  ATTEST_ASSIGN_OR_RETURN(const AttentionSpec spec, SpecOf(options, cpu, environment));
+  ATTEST_ASSIGN_OR_RETURN(const AttentionPhase phase, PhaseOfOptions(options));
+  const AttentionProblem problem{.spec = spec,
+                                 .phase = phase,
+                                 .num_seqs = options.num_seqs,
+                                 .min_q_len = options.q_len,
+                                 .max_q_len = options.q_len,
+                                 .min_kv_len = options.kv_len,
+                                 .max_kv_len = options.kv_len};
+  Print(fmt::format("{}: {} sequence(s) of {} query rows and {} keys, {}/{} heads of {}, q {}, KV {} {}",
+                    AttentionPhaseName(phase), options.num_seqs, options.q_len, options.kv_len, spec.q_heads,
+                    spec.kv_heads, spec.head_dim, DTypeName(spec.q_dtype), DTypeName(spec.kv_dtype),
+                    KvLayoutName(spec.layout)));
+  Print(fmt::format("on {}\n", DescribeCpu(cpu)));
+  ATTEST_ASSIGN_OR_RETURN(const Route route, Choose(problem, cpu, options.attention_backend));
+  for (const KernelEntry* entry : KernelList()) {
+    const std::string name(entry->contract.name);
+    if (name == route.name()) {
+      Print(fmt::format("  {:<30} runs{}", name, options.attention_backend.empty() ? "" : " (forced)"));
+      continue;
+    }
+    const std::vector<Reason> reasons = Check(entry->contract, problem, cpu);
+    if (reasons.empty()) Print(fmt::format("  {:<30} could, but is not the first that accepts", name));
+    for (size_t i = 0; i < reasons.size(); ++i)
+      Print(fmt::format("  {:<30} {}", i == 0 ? name : "", ToString(reasons[i])));
+  }
+  return {};
+}
+
+}  // namespace
+
+int RunKernels(const KernelsOptions&, const HubEnvironment&) {
+  const CpuFeatures cpu = DetectCpu();
+  Print(
+      fmt::format("{}\n{}\n\nAttention kernels in the order they are tried; the first whose contract accepts "
+                  "a call runs it.\n",
+                  cpu.brand, DescribeCpu(cpu)));
+  for (const KernelEntry* entry : KernelList()) {
+    const KernelContract& contract = entry->contract;
+    Print(fmt::format("{}  [{}] {}", contract.name, CpuIsaName(contract.isa),
+                      HasIsa(cpu, contract.isa) ? "available" : "not on this CPU"));
+    Print(fmt::format("    phases: {}", PhasesOf(contract)));
+    Print(Wrapped(contract.words, 4));
+    Print("");
+  }
+  return 0;
+}
+
+int RunExplain(const ExplainOptions& options, const HubEnvironment& environment) {
+  if (const Status status = Explain(options, environment); !status) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "attest explain: %s\n", status.error().message.c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace attest

@@ -1,0 +1,179 @@
+#include "cli/model_host.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "attention/dispatch.h"
+#include "base/log.h"
+#include "cli/default_model.h"
+#include "device/memory.h"
+#include "engine/runner.h"
+
+namespace attest {
+namespace {
+
+constexpr double kMib = 1 << 20;
+// Kept free beside the KV cache: activations and logits of a full step, the tokenizer, open connections.
+constexpr int64_t kReserveBytes = int64_t{256} << 20;
+
+// A model that is larger than the free memory is refused before it is read.
+Status CheckWeightsFit(const Checkpoint& checkpoint) {
+  ATTEST_ASSIGN_OR_RETURN(const MemoryStatus memory, ReadMemoryStatus());
+  const int64_t needed = checkpoint.file_bytes() + kReserveBytes;
+  if (needed <= memory.available_bytes) return {};
+  return Fail(
+      ErrorCode::kResourceExhausted,
+      fmt::format(
+          "{}: the weights need {:.0f} MiB (with {:.0f} MiB for run state), {:.0f} MiB of memory are free",
+          checkpoint.path().string(), static_cast<double>(needed) / kMib,
+          static_cast<double>(kReserveBytes) / kMib, static_cast<double>(memory.available_bytes) / kMib),
+      "MODEL");
+}
+
+// One line on a terminal that counts up; silent elsewhere.
+class LoadProgress {
+ public:
+  explicit LoadProgress(std::string name)
+      : name_(std::move(name)), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+  ~LoadProgress() {
+    if (is_terminal_ && shown_ >= 0) std::fputs("\r\033[K", stderr);
+  }
+  void Show(int64_t done_bytes, int64_t total_bytes) {
+    const int percent = total_bytes > 0 ? static_cast<int>(100 * done_bytes / total_bytes) : 100;
+    if (!is_terminal_ || percent == shown_) return;
+    shown_ = percent;
+    std::fputs(fmt::format("\rloading {}: {} %", name_, percent).c_str(), stderr);
+  }
+
+ private:
+  std::string name_;
+  bool is_terminal_;
+  int shown_ = -1;
+};
+
+Expected<KvSizing> SizeKv(const ModelFlags& flags, const Model& model) {
+  ATTEST_ASSIGN_OR_RETURN(const MemoryStatus memory, ReadMemoryStatus());
+  const int64_t limit = model.config().max_positions;
+  if (flags.max_model_len > limit) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--max-model-len is {}, the model's own limit is {}", flags.max_model_len, limit),
+                "max-model-len");
+  }
+  KvSizingInput input;
+  input.shape = ModelRunner::KvShapeOf(model);
+  input.available_bytes = memory.available_bytes;
+  input.reserve_bytes = kReserveBytes;
+  input.max_num_seqs = flags.max_num_seqs;
+  input.max_model_len = flags.max_model_len > 0 ? flags.max_model_len
+                                                : static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
+  if (flags.max_model_len == 0) input.min_context_tokens = std::min<int32_t>(input.max_model_len, 512);
+  if (flags.kv_cache_gib > 0) {
+    input.num_blocks = static_cast<int64_t>(flags.kv_cache_gib * 1024 * kMib) / KvBytesPerBlock(input.shape);
+  }
+  return SizeKvCache(input);
+}
+
+}  // namespace
+
+Expected<std::filesystem::path> FindModel(const std::string& model, const HubEnvironment& environment) {
+  if (!model.empty()) return ResolveModel(model, environment);
+  std::filesystem::path path = DefaultModelPath(environment);
+  if (std::filesystem::is_regular_file(path)) return path;
+  return Fail(ErrorCode::kNotFound,
+              fmt::format("the default model {} is not in {}; ./scripts/serve fetches it, or name a MODEL",
+                          kDefaultModelName, path.parent_path().string()),
+              "MODEL");
+}
+
+std::string ModelDisplayName(const std::string& model, const std::filesystem::path& path) {
+  if (model.empty()) return kDefaultModelName;
+  if (!std::filesystem::exists(model)) return model;  // org/name
+  std::filesystem::path clean = std::filesystem::weakly_canonical(path);
+  return clean.extension() == ".gguf" ? clean.stem().string() : clean.filename().string();
+}
+
+Expected<ModelOptions> ModelOptionsOf(const ModelFlags& flags, const CpuFeatures& cpu) {
+  if (flags.tensor_parallel_size != 1) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--tensor-parallel-size is {}; tensor parallelism is not built yet, 1 is the only value",
+                    flags.tensor_parallel_size),
+        "tensor-parallel-size");
+  }
+  ModelOptions options;
+  options.cpu = cpu;
+  options.compute = flags.compute == "f32" ? ComputeMode::kPrecise : ComputeMode::kFast;
+  options.block_size = flags.block_size;
+  options.forced_attention = flags.attention_backend;
+  const bool f32_kv = flags.kv_cache_dtype == "auto" ? options.compute == ComputeMode::kPrecise
+                                                     : flags.kv_cache_dtype.find("32") != std::string::npos;
+  options.kv_dtype = f32_kv ? DType::kF32 : DType::kBF16;
+  return options;
+}
+
+Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
+                                                     const HubEnvironment& environment) {
+  const auto started = std::chrono::steady_clock::now();
+  const CpuFeatures cpu = DetectCpu();  // before any thread: AMX permission is inherited
+  auto host = std::unique_ptr<ModelHost>(new ModelHost);
+  ATTEST_ASSIGN_OR_RETURN(ModelOptions options, ModelOptionsOf(flags, cpu));
+  ATTEST_ASSIGN_OR_RETURN(host->path_, FindModel(flags.model, environment));
+  host->name_ = ModelDisplayName(flags.model, host->path_);
+  ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(host->path_));
+  ATTEST_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*checkpoint));
+  ATTEST_RETURN_IF_ERROR(CheckWeightsFit(*checkpoint));
+  ATTEST_ASSIGN_OR_RETURN(host->text_, LoadTextAssets(*checkpoint, config, flags.chat_template));
+
+  host->team_ = std::make_unique<ThreadTeam>(flags.threads > 0 ? flags.threads : cpu.logical_cpus);
+  LoadProgress progress(host->name_);
+  options.progress = [&](int64_t done, int64_t total) { progress.Show(done, total); };
+  ATTEST_ASSIGN_OR_RETURN(host->model_, Model::Load(*checkpoint, options, *host->team_));
+  ATTEST_ASSIGN_OR_RETURN(host->kv_sizing_, SizeKv(flags, *host->model_));
+
+  EngineOptions& engine = host->engine_options_;
+  engine.block_size = flags.block_size;
+  engine.num_blocks = host->kv_sizing_.num_blocks;
+  engine.max_model_len =
+      flags.max_model_len > 0 ? flags.max_model_len : host->kv_sizing_.longest_context_tokens;
+  engine.max_num_seqs = flags.max_num_seqs;
+  engine.max_num_batched_tokens = flags.max_num_batched_tokens;
+  engine.vocab_size = config.vocab_size;
+  ATTEST_RETURN_IF_ERROR(host->model_->Reserve(engine.max_num_batched_tokens,
+                                               std::min(engine.max_num_batched_tokens, engine.max_num_seqs),
+                                               *host->team_));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  LogInfo(fmt::format("loaded {} in {:.2f} s: {} layers, {:.0f} MiB of weights, {} thread(s) on {} ({})",
+                      host->name_, seconds, config.num_layers,
+                      static_cast<double>(host->model_->weight_bytes()) / kMib, host->team_->size(),
+                      cpu.brand, DescribeCpu(cpu)));
+  LogInfo(host->kv_sizing_.words);
+  for (const auto& [phase, kernel] : host->AttentionKernels())
+    LogInfo(fmt::format("attention: {} runs {}", phase, kernel));
+  return host;
+}
+
+Expected<std::unique_ptr<Engine>> ModelHost::StartEngine(EngineObserver* observer) {
+  ATTEST_ASSIGN_OR_RETURN(KvStorage kv,
+                          KvStorage::Allocate(ModelRunner::KvShapeOf(*model_), kv_sizing_.num_blocks));
+  ATTEST_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
+                          ModelRunner::Create(*model_, std::move(kv), *team_));
+  return Engine::Start(engine_options_, std::move(runner), observer);
+}
+
+std::vector<std::pair<std::string, std::string>> ModelHost::AttentionKernels() const {
+  std::vector<std::pair<std::string, std::string>> kernels;
+  const AttentionRouter& router = model_->attention_router();
+  for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
+                                     AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
+    const AttentionProblem problem{.spec = model_->attention_spec(), .phase = phase};
+    const auto route = Choose(problem, router.cpu(), router.forced());
+    kernels.emplace_back(AttentionPhaseName(phase), route ? std::string(route->name()) : "none");
+  }
+  return kernels;
+}
+
+}  // namespace attest

@@ -1,0 +1,133 @@
+// attest serve: load, listen, say where, wait for a signal.
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "cli/default_model.h"
+#include "cli/model_host.h"
+#include "server/metrics.h"
+#include "server/server.h"
+
+namespace attest {
+namespace {
+
+// Blocks the signals this program handles, in this thread and in all it makes later. A client that closes its
+// connection must not end the process either.
+sigset_t BlockSignals() {
+  sigset_t handled;
+  sigemptyset(&handled);
+  sigaddset(&handled, SIGINT);
+  sigaddset(&handled, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &handled, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return handled;
+}
+
+// The first signal drains the server, a second one stops it at once.
+void HandleSignals(const std::stop_token& stop, const sigset_t& handled, Server& server) {
+  int received = 0;
+  while (!stop.stop_requested()) {
+    const timespec wait{.tv_sec = 0, .tv_nsec = 100'000'000};
+    const int number = sigtimedwait(&handled, nullptr, &wait);
+    if (number <= 0) continue;
+    ++received;
+    if (received == 1) {
+      LogInfo(fmt::format("{}: draining, new requests get 503; a second signal stops at once",
+                          strsignal(number)));
+      server.Drain();
+    } else {
+      LogInfo(fmt::format("{}: stopping", strsignal(number)));
+      server.Stop();
+    }
+  }
+}
+
+void PrintWelcome(const ServeOptions& options, const std::string& name, uint16_t port, bool has_chat) {
+  const bool any = options.host == "0.0.0.0" || options.host == "::";
+  const std::string host = any                                           ? "127.0.0.1"
+                           : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
+                                                                         : options.host;
+  const std::string key = options.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  std::string curl;
+  if (has_chat) {
+    curl = fmt::format(
+        R"(  curl http://{}:{}/v1/chat/completions -H 'Content-Type: application/json'{} -d '{{"model": "{}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}], "temperature": 0}}')",
+        host, port, key, name);
+  } else {
+    curl = fmt::format(
+        R"(  curl http://{}:{}/v1/completions -H 'Content-Type: application/json'{} -d '{{"model": "{}", "prompt": "The capital of France is", "temperature": 0}}')",
+        host, port, key, name);
+  }
+  std::printf("listening on http://%s:%u\n\n%s\n\n", host.c_str(), static_cast<unsigned>(port), curl.c_str());
+  std::fflush(stdout);
+}
+
+int ResolveOnly(const ServeOptions& options, const HubEnvironment& environment) {
+  const auto path = FindModel(options.model.model, environment);
+  if (path) {
+    std::printf("%s\n", path->c_str());
+    return 0;
+  }
+  std::fprintf(stderr, "%s\n", path.error().message.c_str());
+  return options.model.model.empty() ? 3 : 1;
+}
+
+Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
+  const sigset_t handled = BlockSignals();
+  ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Load(options.model, environment));
+
+  ServerOptions server_options;
+  server_options.http.host = options.host;
+  server_options.http.port = static_cast<uint16_t>(options.port);
+  server_options.http.log_requests = options.log_requests;
+  server_options.api_keys = options.api_keys;
+  server_options.served_model_names = options.served_model_names;
+  if (server_options.served_model_names.empty()) server_options.served_model_names.push_back(host->name());
+  const std::string& name = server_options.served_model_names.front();
+
+  const EngineOptions& engine_options = host->engine_options();
+  ServerMetrics metrics(MetricsOptions{.prefix = options.metrics_prefix,
+                                       .model_name = name,
+                                       .max_model_len = engine_options.max_model_len,
+                                       .block_size = engine_options.block_size,
+                                       .num_blocks = engine_options.num_blocks,
+                                       .attention_kernels = host->AttentionKernels()});
+  ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, host->StartEngine(&metrics));
+  const TextAssets& text = host->text();
+  SamplingParams default_sampling = text.default_sampling;
+  default_sampling.seed = options.seed;
+  ATTEST_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Server> server,
+      Server::Start(server_options,
+                    ServerContext{.engine = *engine,
+                                  .tokenizer = *text.tokenizer,
+                                  .chat_template = text.chat_template ? &*text.chat_template : nullptr,
+                                  .metrics = metrics,
+                                  .eos_ids = text.eos_ids,
+                                  .default_sampling = default_sampling,
+                                  .model_root = host->path().string(),
+                                  .version = kVersion}));
+  const std::jthread signals([&](const std::stop_token& stop) { HandleSignals(stop, handled, *server); });
+  PrintWelcome(options, name, server->port(), text.chat_template.has_value());
+  server->Join();
+  return {};
+}
+
+}  // namespace
+
+int RunServe(const ServeOptions& options, const HubEnvironment& environment) {
+  if (options.resolve_only) return ResolveOnly(options, environment);
+  if (const Status served = Serve(options, environment); !served) {
+    std::fprintf(stderr, "attest serve: %s\n", served.error().message.c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace attest

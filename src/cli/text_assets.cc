@@ -1,0 +1,183 @@
+#include "cli/text_assets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "io/gguf.h"
+
+namespace attest {
+namespace {
+
+using Json = nlohmann::json;
+
+Expected<std::optional<int32_t>> FindId(const GgufFile& gguf, const char* key) {
+  ATTEST_ASSIGN_OR_RETURN(const std::optional<int64_t> value, gguf.FindInt(key));
+  if (!value) return std::nullopt;
+  if (*value < 0 || *value > INT32_MAX) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("{}: {} is {}, expected a token id", gguf.file_name(), key, *value), key);
+  }
+  return static_cast<int32_t>(*value);
+}
+
+// An absent key leaves `to` as it is.
+template <class T, class Target>
+Status TakeIfPresent(Expected<std::optional<T>> found, Target& to) {
+  if (!found) return std::unexpected(std::move(found).error());
+  if (found->has_value()) to = std::move(**found);
+  return {};
+}
+
+Expected<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& gguf) {
+  GgufVocabulary vocabulary;
+  ATTEST_ASSIGN_OR_RETURN(const std::string_view model, gguf.String("tokenizer.ggml.model"));
+  vocabulary.model = model;
+  ATTEST_RETURN_IF_ERROR(TakeIfPresent(gguf.FindString("tokenizer.ggml.pre"), vocabulary.pre));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.tokens, gguf.Strings("tokenizer.ggml.tokens"));
+  ATTEST_RETURN_IF_ERROR(TakeIfPresent(gguf.FindFloats("tokenizer.ggml.scores"), vocabulary.scores));
+  ATTEST_RETURN_IF_ERROR(TakeIfPresent(gguf.FindInts("tokenizer.ggml.token_type"), vocabulary.token_types));
+  ATTEST_RETURN_IF_ERROR(TakeIfPresent(gguf.FindStrings("tokenizer.ggml.merges"), vocabulary.merges));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.bos_id, FindId(gguf, "tokenizer.ggml.bos_token_id"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.eos_id, FindId(gguf, "tokenizer.ggml.eos_token_id"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.eot_id, FindId(gguf, "tokenizer.ggml.eot_token_id"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.eom_id, FindId(gguf, "tokenizer.ggml.eom_token_id"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.unk_id, FindId(gguf, "tokenizer.ggml.unknown_token_id"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.pad_id, FindId(gguf, "tokenizer.ggml.padding_token_id"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.add_bos, gguf.FindBool("tokenizer.ggml.add_bos_token"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.add_eos, gguf.FindBool("tokenizer.ggml.add_eos_token"));
+  ATTEST_ASSIGN_OR_RETURN(vocabulary.add_space_prefix, gguf.FindBool("tokenizer.ggml.add_space_prefix"));
+  return Tokenizer::FromGguf(vocabulary);
+}
+
+// A side file as JSON; an absent file is an empty object.
+Expected<Json> ReadJson(const Checkpoint& checkpoint, const char* name) {
+  Expected<std::string> text = checkpoint.ReadSideFile(name);
+  if (!text) {
+    if (text.error().code == ErrorCode::kNotFound) return Json::object();
+    return std::unexpected(text.error());
+  }
+  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("{}: {} is not a JSON object", checkpoint.path().string(), name), name);
+  }
+  return json;
+}
+
+Expected<std::string> TextOrEmpty(const Checkpoint& checkpoint, const char* name) {
+  Expected<std::string> text = checkpoint.ReadSideFile(name);
+  if (!text && text.error().code == ErrorCode::kNotFound) return std::string();
+  return text;
+}
+
+// chat_template is a string, or a list of {name, template} whose "default" counts.
+std::string TemplateOf(const Json& config) {
+  const auto found = config.find("chat_template");
+  if (found == config.end()) return {};
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_array()) {
+    for (const Json& entry : *found) {
+      if (entry.is_object() && entry.value("name", Json()) == Json("default") && entry.contains("template") &&
+          entry["template"].is_string()) {
+        return entry["template"].get<std::string>();
+      }
+    }
+  }
+  return {};
+}
+
+Expected<std::string> ChatTemplateText(const Checkpoint& checkpoint, const std::string& file) {
+  if (!file.empty()) {
+    std::ifstream in(file, std::ios::binary);
+    if (!in)
+      return Fail(ErrorCode::kIo, fmt::format("--chat-template {}: cannot be read", file), "chat-template");
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  if (const GgufFile* gguf = checkpoint.gguf()) {
+    ATTEST_ASSIGN_OR_RETURN(const auto text, gguf->FindString("tokenizer.chat_template"));
+    return std::string(text.value_or(""));
+  }
+  ATTEST_ASSIGN_OR_RETURN(std::string text, TextOrEmpty(checkpoint, "chat_template.jinja"));
+  if (!text.empty()) return text;
+  ATTEST_ASSIGN_OR_RETURN(const Json config, ReadJson(checkpoint, "tokenizer_config.json"));
+  return TemplateOf(config);
+}
+
+Expected<double> Number(const Json& config, const char* key, double fallback, double low, double high) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return fallback;
+  if (!found->is_number() || !(found->get<double>() >= low && found->get<double>() <= high)) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("generation_config.json: {} is {}, expected a number from {} to {}", key,
+                            found->dump(), low, high),
+                key);
+  }
+  return found->get<double>();
+}
+
+Expected<SamplingParams> DefaultSampling(const Checkpoint& checkpoint) {
+  SamplingParams sampling;
+  if (checkpoint.gguf() != nullptr) return sampling;
+  ATTEST_ASSIGN_OR_RETURN(const Json config, ReadJson(checkpoint, "generation_config.json"));
+  ATTEST_ASSIGN_OR_RETURN(const double temperature,
+                          Number(config, "temperature", sampling.temperature, 0, 100));
+  ATTEST_ASSIGN_OR_RETURN(const double top_p, Number(config, "top_p", sampling.top_p, 0, 1));
+  ATTEST_ASSIGN_OR_RETURN(const double min_p, Number(config, "min_p", sampling.min_p, 0, 1));
+  ATTEST_ASSIGN_OR_RETURN(const double top_k, Number(config, "top_k", 0, 0, INT32_MAX));
+  sampling.temperature = static_cast<float>(temperature);
+  if (top_p > 0) sampling.top_p = static_cast<float>(top_p);
+  sampling.min_p = static_cast<float>(min_p);
+  sampling.top_k = static_cast<int32_t>(top_k);
+  return sampling;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Tokenizer>> LoadTokenizer(const Checkpoint& checkpoint) {
+  if (const GgufFile* gguf = checkpoint.gguf()) return TokenizerFromGguf(*gguf);
+  ATTEST_ASSIGN_OR_RETURN(const std::string json, checkpoint.ReadSideFile("tokenizer.json"));
+  ATTEST_ASSIGN_OR_RETURN(const std::string config, TextOrEmpty(checkpoint, "tokenizer_config.json"));
+  return Tokenizer::FromTokenizerJson(json, config);
+}
+
+Expected<TextAssets> LoadTextAssets(const Checkpoint& checkpoint, const ModelConfig& config,
+                                    const std::string& chat_template_file) {
+  TextAssets assets;
+  ATTEST_ASSIGN_OR_RETURN(assets.tokenizer, LoadTokenizer(checkpoint));
+  ATTEST_ASSIGN_OR_RETURN(const std::string source, ChatTemplateText(checkpoint, chat_template_file));
+  if (!source.empty()) {
+    ATTEST_ASSIGN_OR_RETURN(assets.chat_template, ChatTemplate::Parse(source));
+  }
+  assets.eos_ids = config.eos_ids;
+  for (const int32_t id : assets.tokenizer->end_ids()) {
+    if (std::find(assets.eos_ids.begin(), assets.eos_ids.end(), id) == assets.eos_ids.end())
+      assets.eos_ids.push_back(id);
+  }
+  ATTEST_ASSIGN_OR_RETURN(assets.default_sampling, DefaultSampling(checkpoint));
+  return assets;
+}
+
+Expected<std::vector<int32_t>> EncodeChat(const TextAssets& assets,
+                                          const std::vector<ChatMessage>& messages) {
+  if (!assets.chat_template) {
+    return Fail(ErrorCode::kUnsupported, "this model has no chat template; pass one with --chat-template",
+                "chat-template");
+  }
+  const Tokenizer& tokenizer = *assets.tokenizer;
+  auto text_of = [&](std::optional<int32_t> id) {
+    return id ? std::string(tokenizer.TokenText(*id)) : std::string();
+  };
+  ChatTemplateInputs inputs;
+  inputs.messages = messages;
+  inputs.bos_token = text_of(tokenizer.bos_id());
+  inputs.eos_token = text_of(tokenizer.eos_id());
+  ATTEST_ASSIGN_OR_RETURN(const std::string text, assets.chat_template->Render(inputs));
+  return tokenizer.Encode(text, EncodeOptions{.add_special_tokens = false, .parse_special_tokens = true});
+}
+
+}  // namespace attest

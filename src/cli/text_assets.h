@@ -1,0 +1,35 @@
+// What the front end reads from a model's files: tokenizer, chat template, end tokens, default sampling.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace attest {
+
+struct TextAssets {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;  // absent: the model has none
+  std::vector<int32_t> eos_ids;               // end a generation: the config's and the tokenizer's
+  SamplingParams default_sampling;            // from generation_config.json
+};
+
+// `chat_template_file` replaces the model's own template; "" keeps it. Errors name the file and the field.
+[[nodiscard]] Expected<TextAssets> LoadTextAssets(const Checkpoint& checkpoint, const ModelConfig& config,
+                                                  const std::string& chat_template_file);
+// The tokenizer alone, for models whose architecture this build cannot run.
+[[nodiscard]] Expected<std::unique_ptr<Tokenizer>> LoadTokenizer(const Checkpoint& checkpoint);
+
+// The prompt ids of a chat: the template's text, encoded without adding BOS or EOS (the template writes its
+// own).
+[[nodiscard]] Expected<std::vector<int32_t>> EncodeChat(const TextAssets& assets,
+                                                        const std::vector<ChatMessage>& messages);
+
+}  // namespace attest
