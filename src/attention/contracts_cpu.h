@@ -6,12 +6,13 @@
 namespace attest {
 
 #if defined(__x86_64__)
-extern const KernelEntry kAttentionDecodeAvx512Entry;   // contracts_cpu_decode.cc
-extern const KernelEntry kAttentionDecodeAvx2Entry;     // contracts_cpu_decode.cc
-extern const KernelEntry kAttentionPrefillAvx512Entry;  // contracts_cpu_prefill.cc
-extern const KernelEntry kAttentionPrefillAvx2Entry;    // contracts_cpu_prefill.cc
-extern const KernelEntry kAttentionGeneralAvx512Entry;  // contracts_cpu.cc
-extern const KernelEntry kAttentionGeneralAvx2Entry;    // contracts_cpu.cc
+extern const KernelEntry kAttentionDecodeAvx512Entry;       // contracts_cpu_decode.cc
+extern const KernelEntry kAttentionDecodeAvx2Entry;         // contracts_cpu_decode.cc
+extern const KernelEntry kAttentionPrefillAvx512Bf16Entry;  // contracts_cpu_prefill.cc
+extern const KernelEntry kAttentionPrefillAvx512Entry;      // contracts_cpu_prefill.cc
+extern const KernelEntry kAttentionPrefillAvx2Entry;        // contracts_cpu_prefill.cc
+extern const KernelEntry kAttentionGeneralAvx512Entry;      // contracts_cpu.cc
+extern const KernelEntry kAttentionGeneralAvx2Entry;        // contracts_cpu.cc
 #endif
 extern const KernelEntry kAttentionGeneralEntry;    // contracts_cpu.cc
 extern const KernelEntry kAttentionReferenceEntry;  // contracts_cpu.cc

@@ -1,4 +1,5 @@
 #include "attention/contracts_cpu.h"
+#include "kernels/cpu/attention_prefill_bf16.h"
 #include "kernels/cpu/attention_prefill_f32.h"
 
 #if defined(__x86_64__)
@@ -14,6 +15,15 @@ constexpr std::string_view kWords =
     "ALiBi, sink logits, LSE, any group and page size. No streaming sink tokens, no descales.";
 constexpr PhaseSet kPhases{.prefill = true, .extend = true, .uniform_decode = true};
 
+constexpr std::string_view kBf16Words =
+    "Prefill and extend of any length over pages or contiguous K and V in bf16, with bf16 products and "
+    "float32 sums: "
+    "queries and softmax weights are rounded to bf16. The GQA group is packed into the rows of a tile. "
+    "Causal or "
+    "not, windows, chunks, softcap, ALiBi, sink logits, LSE, any group and page size. No streaming sink "
+    "tokens, "
+    "no descales, not in precise mode.";
+
 void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int lanes,
                    std::string_view dims) {
   const AttentionSpec& spec = problem.spec;
@@ -27,8 +37,24 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
   RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
 }
 
+void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons) {
+  CheckTileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+  // f32 is named by CheckTileSpec as acceptable; these kernels read pages as bf16 pairs.
+  Require(reasons, problem.spec.kv_dtype != DType::kF32, "kv_dtype", "f32", "bf16");
+}
+
 }  // namespace
 
+const KernelEntry kAttentionPrefillAvx512Bf16Entry{
+    .contract = {.name = "attention_prefill_avx512bf16",
+                 .words = kBf16Words,
+                 .isa = CpuIsa::kAvx512Bf16,
+                 .arithmetic = AttentionArithmetic::kBf16,
+                 .phases = kPhases,
+                 .limits = {},
+                 .check = CheckBf16Spec},
+    .kernel = &kAttentionPrefillAvx512Bf16,
+};
 const KernelEntry kAttentionPrefillAvx512Entry{
     .contract = {.name = "attention_prefill_avx512",
                  .words = kWords,

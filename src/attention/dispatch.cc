@@ -14,6 +14,7 @@ constexpr const KernelEntry* kKernels[] = {
 #if defined(__x86_64__)
     &kAttentionDecodeAvx512Entry,
     &kAttentionDecodeAvx2Entry,
+    &kAttentionPrefillAvx512Bf16Entry,
     &kAttentionPrefillAvx512Entry,
     &kAttentionPrefillAvx2Entry,
     &kAttentionGeneralAvx512Entry,

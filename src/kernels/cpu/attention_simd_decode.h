@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_decode_f32.h"
+#include "kernels/cpu/attention_simd_pages.h"
 #include "kernels/cpu/attention_simd_tile.h"
 #include "kernels/cpu/attention_simd_vec.h"
 #include "kernels/cpu/kernel_check.h"
@@ -55,27 +56,11 @@ struct DecodeTile {
     return b;
   }
 
-  // The rows of K and V of keys [first, first + keys). The last one is repeated up to a multiple of kKeys, so
-  // that score blocks are whole and still read no slot outside the range.
-  static void FindRows(const AttentionTile& t, int32_t first, int keys, const KvT** k, const KvT** v) {
-    int done = 0;
-    while (done < keys) {
-      const int32_t key = first + done;
-      const int32_t block = key / t.block_size;  // rounded down on purpose
-      const int32_t slot = key - block * t.block_size;
-      const int run = MinInt(keys - done, t.block_size - slot);
-      const KvT* k_row =
-          static_cast<const KvT*>(t.k) + t.table[block] * t.k_block_stride + slot * t.k_slot_stride;
-      const KvT* v_row =
-          static_cast<const KvT*>(t.v) + t.table[block] * t.v_block_stride + slot * t.v_slot_stride;
-      for (int i = 0; i < run; ++i, ++done, k_row += t.k_slot_stride, v_row += t.v_slot_stride) {
-        k[done] = k_row;
-        v[done] = v_row;
-      }
-    }
-    for (; done % kKeys != 0; ++done) {
-      k[done] = k[keys - 1];
-      v[done] = v[keys - 1];
+  // The cache lines of one row of the next tile. The hardware follows a stream of addresses, but pages of one
+  // sequence lie anywhere: without this, each page starts with a miss that nothing hides.
+  static void Prefetch(const KvT* row, int dim) {
+    for (int d = 0; d < dim; d += 64 / static_cast<int>(sizeof(KvT))) {
+      _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T1);
     }
   }
 
@@ -181,10 +166,19 @@ struct DecodeTile {
   }
 
   template <int kR>
-  static void RowBlock(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b, int now) {
+  static void RowBlock(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b, int now,
+                       int next_keys) {
     const float* q = b.q + row * t.head_dim;
     float* s = b.s + row * kTile;
-    for (int key = 0; key < keys; key += kKeys) Scores<kR>(q, t.head_dim, b.k[now] + key, s + key);
+    for (int key = 0; key < keys; key += kKeys) {
+      if (row == 0 && key < next_keys) {
+        for (int i = key; i < MinInt(key + kKeys, next_keys); ++i) {
+          Prefetch(b.k[now ^ 1][i], t.head_dim);
+          Prefetch(b.v[now ^ 1][i], t.v_head_dim);
+        }
+      }
+      Scores<kR>(q, t.head_dim, b.k[now] + key, s + key);
+    }
     for (int r = 0; r < kR; ++r) Softmax(t, row + r, first, keys, b);
     float* o = b.o + row * t.v_head_dim;
     int d = 0;
@@ -208,11 +202,11 @@ struct DecodeTile {
     }
     int now = 0;
     int keys = MinInt(kTile, t.end - t.begin);
-    FindRows(t, t.begin, keys, b.k[now], b.v[now]);
+    FindKeyRows(t, t.begin, keys, kKeys, b.k[now], b.v[now]);
     for (int32_t first = t.begin; first < t.end; first += keys, now ^= 1) {
       keys = MinInt(kTile, t.end - first);
       const int next_keys = MinInt(kTile, t.end - first - keys);
-      FindRows(t, first + keys, next_keys, b.k[now ^ 1], b.v[now ^ 1]);
+      FindKeyRows(t, first + keys, next_keys, kKeys, b.k[now ^ 1], b.v[now ^ 1]);
       int row = 0;
       while (row < t.num_rows) {
         // 4 = 2 + 2 rather than 3 + 1 on AVX2: a block of one row has too few sums in flight.
@@ -220,7 +214,7 @@ struct DecodeTile {
         const int take = left <= kMaxBlockRows      ? left
                          : left < 2 * kMaxBlockRows ? (left + 1) / 2
                                                     : kMaxBlockRows;
-        RowBlockOf(take, t, row, first, keys, b, now);
+        RowBlockOf(take, t, row, first, keys, b, now, next_keys);
         row += take;
       }
     }
@@ -233,14 +227,14 @@ struct DecodeTile {
   }
 
   static void RowBlockOf(int rows, const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b,
-                         int now) {
-    if (rows == 1) RowBlock<1>(t, row, first, keys, b, now);
-    if (rows == 2) RowBlock<2>(t, row, first, keys, b, now);
-    if (rows == 3) RowBlock<3>(t, row, first, keys, b, now);
+                         int now, int next_keys) {
+    if (rows == 1) RowBlock<1>(t, row, first, keys, b, now, next_keys);
+    if (rows == 2) RowBlock<2>(t, row, first, keys, b, now, next_keys);
+    if (rows == 3) RowBlock<3>(t, row, first, keys, b, now, next_keys);
     if constexpr (kMaxBlockRows > 3) {
-      if (rows == 4) RowBlock<4>(t, row, first, keys, b, now);
-      if (rows == 5) RowBlock<5>(t, row, first, keys, b, now);
-      if (rows == 6) RowBlock<6>(t, row, first, keys, b, now);
+      if (rows == 4) RowBlock<4>(t, row, first, keys, b, now, next_keys);
+      if (rows == 5) RowBlock<5>(t, row, first, keys, b, now, next_keys);
+      if (rows == 6) RowBlock<6>(t, row, first, keys, b, now, next_keys);
     }
   }
 

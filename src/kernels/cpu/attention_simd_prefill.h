@@ -9,6 +9,7 @@
 // Include only from files compiled for the instruction set.
 #pragma once
 
+#include "kernels/cpu/attention_simd_pages.h"
 #include "kernels/cpu/attention_simd_tile.h"
 #include "kernels/cpu/attention_simd_vec.h"
 #include "kernels/cpu/kernel_check.h"
@@ -16,35 +17,41 @@
 namespace attest {
 namespace {
 
-// Copies `keys` rows of `dim` values from the pages to dense f32 rows, then zero rows up to `padded`: the
-// products may then run over whole register blocks, and slots at or past `keys` are never read.
-template <class V, class KvT>
-void PackRows(const KvT* data, const int32_t* table, int32_t block_size, int64_t block_stride,
-              int64_t slot_stride, int32_t first_key, int keys, int padded, int dim, float* packed) {
-  int done = 0;
-  while (done < keys) {
-    const int32_t key = first_key + done;
-    const int32_t block = key / block_size;  // rounded down on purpose
-    const int32_t slot = key - block * block_size;
-    const int run = MinInt(keys - done, block_size - slot);
-    const KvT* row = data + table[block] * block_stride + slot * slot_stride;
-    for (int i = 0; i < run; ++i, row += slot_stride, packed += dim) {
-      for (int d = 0; d < dim; d += V::kLanes) V::Store(packed + d, V::Widen(row + d));
-    }
-    done += run;
-  }
-  for (int64_t i = 0; i < int64_t{padded - keys} * dim; i += V::kLanes) V::Store(packed + i, V::Zero());
-}
-
-template <class V>
-struct PrefillTile {
+// What is multiplied: float32 values. An operand word holds one value.
+template <class Vec>
+struct F32Arithmetic {
+  using V = Vec;
   using F = typename V::F;
+  static constexpr int kPack = 1;  // dims of a query or key row, or keys of a value row, in one word
+  static F MulAdd(F a, F b, F c) { return V::Fma(a, b, c); }
+  static F Weight(F t) { return Exp2<V>(t); }
+  // x[i] holds dim i of eight rows; word rows are `step` apart.
+  static void StoreQueryWords(const __m256* x, float* to, int64_t step) {
+    for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + i * step, x[i]);
+  }
+  template <class KvT>
+  static void PackKeyRow(const KvT* row, int dim, float* packed) {
+    for (int d = 0; d < dim; d += V::kLanes) V::Store(packed + d, V::Widen(row + d));
+  }
+  // One word row from kPack rows.
+  template <class KvT>
+  static void PackValueRows(const KvT* const* rows, int dim, float* packed) {
+    PackKeyRow(rows[0], dim, packed);
+  }
+  static void StoreWeights(const F* weights, float* to) { V::Store(to, weights[0]); }
+};
+
+template <class A>
+struct PrefillTile {
+  using V = typename A::V;
+  using F = typename V::F;
+  static constexpr int kPack = A::kPack;
   static constexpr int kPanelVecs = 3;
   static constexpr int kPanel = kPanelVecs * V::kLanes;      // rows of one panel: 24 or 48
   static constexpr int kRows = V::kRegisters == 16 ? 4 : 8;  // keys or dims of one register block
   static constexpr int kKeyBlock = 64;
   static constexpr int kMaxPanels = kMaxTileRows / kPanel;
-  static_assert(kMaxTileRows % kPanel == 0 && kKeyBlock % kRows == 0);
+  static_assert(kMaxTileRows % kPanel == 0 && kKeyBlock % kRows == 0 && kRows % kPack == 0);
 
   // Per panel: rows in lanes.
   struct Panel {
@@ -57,11 +64,11 @@ struct PrefillTile {
     int32_t min_begin, max_begin, min_end, max_end;  // over rows that see a key
   };
   struct Buffers {
-    float* q;  // [panel][head_dim][kPanel]
+    float* q;  // [panel][head_dim / kPack][kPanel] words
     float* o;  // [panel][v_head_dim][kPanel]
-    float* s;  // [kKeyBlock][kPanel]
-    float* k;  // [kKeyBlock][head_dim]
-    float* v;  // [kKeyBlock][v_head_dim]
+    float* s;  // [kKeyBlock][kPanel]: scores, then weights in words
+    float* k;  // [kKeyBlock][head_dim / kPack] words
+    float* v;  // [kKeyBlock / kPack][v_head_dim] words
     Panel* panels;
   };
 
@@ -82,21 +89,41 @@ struct PrefillTile {
     return b;
   }
 
-  // out[r][lane] (+)= sum over i < n of a[r * row_step + i * step] * b[i][lane], lanes of one panel.
-  template <bool kAccumulate>
-  static void Product(const float* a, int64_t row_step, int64_t step, int n, const float* b, float* out) {
+  // Scores: out[r][lane] = sum over i < n of a[r * row_step + i] * b[i][lane], kRows keys.
+  // Values: out[r][lane] += sum over i < n of a[i * step + r] * b[i][lane], kRows dims.
+  // Not inlined: inside Run the offsets of the four rows are spilled and reloaded in the inner loop.
+  [[gnu::noinline]] static void Scores(const float* a, int64_t row_step, int n, const float* b, float* out) {
     F c[kRows][kPanelVecs];
     ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
-      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
-        c[r][x] = kAccumulate ? V::Load(out + r * kPanel + x * V::kLanes) : V::Zero();
+      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = V::Zero();
+    }
+    const float* rows[kRows];
+    ATTEST_UNROLL for (int r = 0; r < kRows; ++r) rows[r] = a + r * row_step;
+    for (int64_t i = 0; i < n; ++i, b += kPanel) {
+      F y[kPanelVecs];
+      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) y[x] = V::Load(b + x * V::kLanes);
+      ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
+        const F w = V::Broadcast(rows[r] + i);
+        ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = A::MulAdd(w, y[x], c[r][x]);
       }
+    }
+    ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
+      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
+        V::Store(out + r * kPanel + x * V::kLanes, c[r][x]);
+      }
+    }
+  }
+  [[gnu::noinline]] static void Values(const float* a, int64_t step, int n, const float* b, float* out) {
+    F c[kRows][kPanelVecs];
+    ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
+      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = V::Load(out + r * kPanel + x * V::kLanes);
     }
     for (int i = 0; i < n; ++i, a += step, b += kPanel) {
       F y[kPanelVecs];
       ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) y[x] = V::Load(b + x * V::kLanes);
       ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
-        const F w = V::Broadcast(a + r * row_step);
-        ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = V::Fma(w, y[x], c[r][x]);
+        const F w = V::Broadcast(a + r);
+        ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = A::MulAdd(w, y[x], c[r][x]);
       }
     }
     ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -106,38 +133,43 @@ struct PrefillTile {
     }
   }
 
+  // Rows past the tile's last are copies of it that see no key, and their results are not stored.
   static void PackQueries(const AttentionTile& t, int panel, float* q, Panel* p) {
     p->min_begin = p->min_end = 0x7fffffff;
     p->max_begin = p->max_end = 0;
+    const float* rows[kPanel];
     for (int lane = 0; lane < kPanel; ++lane) {
       const int row = panel * kPanel + lane;
+      const bool exists = row < t.num_rows;
+      const AttentionTileRow& r = t.rows[exists ? row : t.num_rows - 1];
+      rows[lane] = r.q;
       p->max[lane] = kNoMax;
       p->sum[lane] = 0.0f;
-      if (row >= t.num_rows) {  // lanes past the tile see no key and store nothing
-        p->begin[lane] = p->end[lane] = 0;
-        p->slope[lane] = p->position[lane] = 0.0f;
-        for (int d = 0; d < t.head_dim; ++d) q[d * kPanel + lane] = 0.0f;
-        continue;
-      }
-      const AttentionTileRow& r = t.rows[row];
-      p->begin[lane] = r.begin;
-      p->end[lane] = r.end;
+      p->begin[lane] = exists ? r.begin : 0;
+      p->end[lane] = exists ? r.end : 0;
       p->slope[lane] = r.slope;
       p->position[lane] = static_cast<float>(r.position);
-      if (r.begin < r.end) {
+      if (exists && r.begin < r.end) {
         p->min_begin = MinInt(p->min_begin, r.begin);
         p->max_begin = MaxInt(p->max_begin, r.begin);
         p->min_end = MinInt(p->min_end, r.end);
         p->max_end = MaxInt(p->max_end, r.end);
-      } else {  // sees nothing: every block of the panel is an edge block
-        p->max_begin = 0x7fffffff;
+      } else {
+        p->max_begin = 0x7fffffff;  // a row sees nothing: every block of the panel is an edge block
       }
-      for (int d = 0; d < t.head_dim; ++d) q[d * kPanel + lane] = r.q[d] * t.q_factor;
     }
-    if (panel * kPanel + kPanel > t.num_rows) p->max_begin = 0x7fffffff;
+    for (int lane = 0; lane < kPanel; lane += 8) {  // exact: a panel is 24 or 48 rows
+      for (int d = 0; d < t.head_dim; d += 8) {
+        __m256 x[8];
+        for (int i = 0; i < 8; ++i) {
+          x[i] = _mm256_mul_ps(_mm256_loadu_ps(rows[lane + i] + d), _mm256_set1_ps(t.q_factor));
+        }
+        Transpose8x8(x);
+        A::StoreQueryWords(x, q + d / kPack * kPanel + lane, kPanel);
+      }
+    }
   }
 
-  // Scores of one block become weights in place; the panel's maximum, sum and output are brought up to date.
   template <bool kTransform>
   static void Softmax(const AttentionTile& t, Panel* p, int32_t first_key, int keys, float* s, float* o) {
     const bool edge = first_key < p->max_begin || first_key + keys > p->min_end;
@@ -194,54 +226,78 @@ struct PrefillTile {
         }
       }
     }
-    for (int key = 0; key < keys; ++key) {
+    for (int key = 0; key < keys; key += kPack) {  // exact: keys is a multiple of kRows, and kRows of kPack
       ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
-        float* at = s + key * kPanel + x * V::kLanes;
-        const F weight = Exp2<V>(V::Sub(V::Load(at), m[x]));
-        l[x] = V::Add(l[x], weight);
-        V::Store(at, weight);
+        F weights[kPack];
+        ATTEST_UNROLL for (int i = 0; i < kPack; ++i) {
+          weights[i] = A::Weight(V::Sub(V::Load(s + (key + i) * kPanel + x * V::kLanes), m[x]));
+          l[x] = V::Add(l[x], weights[i]);
+        }
+        A::StoreWeights(weights, s + key / kPack * kPanel + x * V::kLanes);
       }
     }
     ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) V::Store(p->sum + x * V::kLanes, l[x]);
   }
 
   static void Finish(const AttentionTile& t, int panel, const float* o, const Panel& p) {
-    for (int lane = 0; lane < kPanel && panel * kPanel + lane < t.num_rows; ++lane) {
-      const AttentionTileRow& r = t.rows[panel * kPanel + lane];
-      const float factor = FinishAttentionRow(t, r, p.max[lane], p.sum[lane]);
-      for (int d = 0; d < t.v_head_dim; ++d) r.out[d] = o[d * kPanel + lane] * factor;
+    const int rows = MinInt(kPanel, t.num_rows - panel * kPanel);
+    for (int first = 0; first < rows; first += 8) {  // the last group of eight may be partly empty
+      const int count = MinInt(8, rows - first);
+      const AttentionTileRow* r = t.rows + panel * kPanel + first;
+      float factor[8];
+      for (int i = 0; i < count; ++i)
+        factor[i] = FinishAttentionRow(t, r[i], p.max[first + i], p.sum[first + i]);
+      for (int d = 0; d < t.v_head_dim; d += 8) {
+        __m256 x[8];
+        for (int i = 0; i < 8; ++i) x[i] = _mm256_loadu_ps(o + (d + i) * kPanel + first);
+        Transpose8x8(x);
+        for (int i = 0; i < count; ++i)
+          _mm256_storeu_ps(r[i].out + d, _mm256_mul_ps(x[i], _mm256_set1_ps(factor[i])));
+      }
     }
   }
 
   template <class KvT, bool kTransform>
   static void Run(const AttentionTile& t, std::byte* scratch) {
-    ATTEST_KERNEL_CHECK(t.head_dim % V::kLanes, ==, 0);  // PackRows and the products run over whole vectors
-    ATTEST_KERNEL_CHECK(t.v_head_dim % V::kLanes, ==, 0);
+    ATTEST_KERNEL_CHECK(t.head_dim % (kPack * V::kLanes), ==, 0);  // rows are packed in whole vectors
+    ATTEST_KERNEL_CHECK(t.v_head_dim % (kPack * V::kLanes), ==, 0);
+    const int words = t.head_dim / kPack;
     const Buffers b = Carve(scratch, t.head_dim, t.v_head_dim);
     const int panels = (t.num_rows + kPanel - 1) / kPanel;  // rounded up: the last panel may be partly empty
     for (int panel = 0; panel < panels; ++panel) {
-      PackQueries(t, panel, b.q + int64_t{panel} * t.head_dim * kPanel, b.panels + panel);
+      PackQueries(t, panel, b.q + int64_t{panel} * words * kPanel, b.panels + panel);
       float* o = b.o + int64_t{panel} * t.v_head_dim * kPanel;
       for (int64_t i = 0; i < int64_t{t.v_head_dim} * kPanel; i += V::kLanes) V::Store(o + i, V::Zero());
     }
     for (int32_t first = t.begin; first < t.end; first += kKeyBlock) {
       const int keys = MinInt(kKeyBlock, t.end - first);
       const int padded = RoundUp(keys, kRows);
-      PackRows<V>(static_cast<const KvT*>(t.k), t.table, t.block_size, t.k_block_stride, t.k_slot_stride,
-                  first, keys, padded, t.head_dim, b.k);
-      PackRows<V>(static_cast<const KvT*>(t.v), t.table, t.block_size, t.v_block_stride, t.v_slot_stride,
-                  first, keys, padded, t.v_head_dim, b.v);
+      const KvT* k_rows[kKeyBlock];
+      const KvT* v_rows[kKeyBlock];
+      FindKeyRows(t, first, keys, kRows, k_rows, v_rows);
+      for (int key = 0; key < padded; ++key) {
+        A::PackKeyRow(k_rows[key], t.head_dim, b.k + int64_t{key} * words);
+      }
+      for (int key = 0; key < padded; key += kPack) {
+        A::PackValueRows(v_rows + key, t.v_head_dim, b.v + int64_t{key / kPack} * t.v_head_dim);
+      }
       for (int panel = 0; panel < panels; ++panel) {
         Panel* p = b.panels + panel;
         if (first >= p->max_end || first + keys <= p->min_begin) continue;  // no row sees the block
-        const float* q = b.q + int64_t{panel} * t.head_dim * kPanel;
+        const float* q = b.q + int64_t{panel} * words * kPanel;
         float* o = b.o + int64_t{panel} * t.v_head_dim * kPanel;
-        for (int key = 0; key < padded; key += kRows) {
-          Product<false>(b.k + int64_t{key} * t.head_dim, t.head_dim, 1, t.head_dim, q, b.s + key * kPanel);
+        // Of the block, only the keys that the panel's rows see: a causal diagonal would waste half a block.
+        const int from = MaxInt(0, p->min_begin - first) / kRows * kRows;  // rounded down
+        const int to = MinInt(padded, RoundUp(p->max_end - first, kRows));
+        for (int key = from; key < to; key += kRows) {
+          Scores(b.k + int64_t{key} * words, words, words, q, b.s + key * kPanel);
         }
-        Softmax<kTransform>(t, p, first, padded, b.s, o);
+        Softmax<kTransform>(t, p, first + from, to - from, b.s + from * kPanel, o);
+        const float* values =
+            b.v + int64_t{from / kPack} * t.v_head_dim;  // exact: kRows is a multiple of kPack
+        const float* weights = b.s + from * kPanel;
         for (int d = 0; d < t.v_head_dim; d += kRows) {
-          Product<true>(b.v + d, 1, t.v_head_dim, padded, b.s, o + int64_t{d} * kPanel);
+          Values(values + d, t.v_head_dim, (to - from) / kPack, weights, o + int64_t{d} * kPanel);
         }
       }
     }
@@ -251,10 +307,10 @@ struct PrefillTile {
   }
 };
 
-// The launch functions of a kernel over vector type V.
+// The launch functions of a kernel with f32 products over vector type V.
 template <class V>
 struct PrefillKernel {
-  using Tile = PrefillTile<V>;
+  using Tile = PrefillTile<F32Arithmetic<V>>;
 
   static void Run(const AttentionParams& params, const AttentionWorkItem& item,
                   const AttentionScratch& scratch) {
@@ -275,9 +331,7 @@ struct PrefillKernel {
     }
   }
   // Tokens whose rows fill the tile; a group above 96 heads takes several tiles for one token.
-  static int32_t RowTile(const AttentionShape& shape) {
-    return MaxInt(1, kMaxTileRows / (shape.q_heads / shape.kv_heads));  // rounded down: rows are bounded
-  }
+  static int32_t RowTile(const AttentionShape& shape) { return AttentionRowTile(shape); }
   static int64_t ThreadScratchBytes(const AttentionShape& shape) {
     return Tile::ScratchBytes(shape.head_dim, shape.v_head_dim);
   }

@@ -55,6 +55,13 @@ int64_t AttentionItemRows(const AttentionParams& params, const AttentionWorkItem
   return int64_t{item.row_end - item.row_begin} * (params.q_heads / params.kv_heads);
 }
 
+int32_t AttentionRowTile(const AttentionShape& shape) {
+  ATTEST_CHECK_EQ(shape.q_heads % shape.kv_heads, 0);
+  // Q and O of a tile, and K and V of a block, stay within 512 KiB of L2.
+  const int max_rows = shape.head_dim + shape.v_head_dim <= 256 ? kMaxTileRows : kMaxTileRows / 2;
+  return std::max(1, max_rows / (shape.q_heads / shape.kv_heads));  // rounded down: rows are bounded
+}
+
 void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& item,
                         const AttentionScratch& scratch, int64_t first_row, int num_rows,
                         AttentionTile* tile) {

@@ -12,11 +12,11 @@
 
 namespace attest {
 
-inline constexpr int kMaxTileRows = 96;
+inline constexpr int kMaxTileRows = 192;
 
 // Scores are kept in log2 units: softmax is 2^(s - m) and q is multiplied by `q_factor` when it is packed.
 //
-// No default values: a tile of 96 rows would be cleared for every item, 0.1 us of a 1 us decode item.
+// No default values: a tile of 192 rows would be cleared for every item, 0.2 us of a 1 us decode item.
 struct AttentionTileRow {
   const float* q;  // [head_dim]
   float* out;      // [v_head_dim]
@@ -55,6 +55,10 @@ struct AttentionTile {
 
 // Rows of an item in tile order: (token, head of the group), heads innermost.
 [[nodiscard]] int64_t AttentionItemRows(const AttentionParams& params, const AttentionWorkItem& item);
+
+// Tokens of one prefill item: as many as fill a tile. A group above kMaxTileRows heads takes several tiles
+// for one token.
+[[nodiscard]] int32_t AttentionRowTile(const AttentionShape& shape);
 
 // Fills `tile` with rows [first_row, first_row + num_rows) of the item. REQUIRES: num_rows in [1,
 // kMaxTileRows]; q and out are f32 with innermost stride 1; K and V are bf16 or f32; no streaming sink tokens
