@@ -70,6 +70,7 @@ Value Dotted(const Value& item, const std::string& path, int line) {
 
 Value MapFilter(const Value& input, const Arguments& arguments, Environment& environment) {
   List out;
+  if (!input.truthy()) return out;  // as in Jinja: none and false map to nothing
   if (const Value* attribute = arguments.Find(~size_t{0}, "attribute")) {
     const Value* fallback = arguments.Find(~size_t{0}, "default");
     for (const Value& item : Iterate(input, arguments.line)) {
@@ -104,6 +105,7 @@ Value SelectFilter(std::string_view name, const Value& input, const Arguments& a
     rest.positional.erase(rest.positional.begin());
   }
   List out;
+  if (!input.truthy()) return out;  // as in Jinja
   for (const Value& item : Iterate(input, arguments.line)) {
     const Value subject = by_attribute ? Dotted(item, attribute, arguments.line) : item;
     const bool holds = test.empty() ? subject.truthy() : ApplyTest(test, subject, rest);
