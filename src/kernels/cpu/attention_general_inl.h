@@ -367,7 +367,11 @@ void Finish(const AttentionParams& params, const AttentionWorkItem& item, const 
     const int head = item.kv_head * group + row % group;
     float max = states[row].max, sum = states[row].sum;
     float* out = acc + int64_t{row} * l.value_padded;
+#if defined(ATTEST_MUTANT) && ATTEST_MUTANT == 3
+    const bool counts_sink = params.sinks != nullptr;  // rocm-libraries #12227: once per split
+#else
     const bool counts_sink = params.sinks != nullptr && item.num_splits == 1;
+#endif
     float factor = max == -kInf ? 0.0f : descale / sum;
     float lse = max == -kInf ? -kInf : max + ::logf(sum);
     if (counts_sink) {
