@@ -33,17 +33,31 @@ struct PathEntry {
 // Best first.
 constexpr PathEntry kPaths[] = {
 #if defined(__x86_64__)
+    {&kMatMulAmx, CpuIsa::kAmx, false},
+    {&kMatMulAvx512Bf16, CpuIsa::kAvx512Bf16, false},
+    {&kMatMulAvx512Vnni, CpuIsa::kAvx512Vnni, false},
+    {&kMatMulAvx512, CpuIsa::kAvx512, true},
     {&kMatMulAvx2, CpuIsa::kAvx2, false},
     {&kMatMulAvx2Precise, CpuIsa::kAvx2, true},
 #endif
     {&kMatMulPortable, CpuIsa::kPortable, true},
 };
 
+// Whether the choice without a forced name may take `entry`. CPUs with AVX512_FP16 (Sapphire Rapids and
+// later) run vdpbf16ps at half the rate of f32 FMA or less, Zen 4 and 5 at twice: the bf16 bit alone says too
+// little.
+bool WorthChoosing(const PathEntry& entry, const CpuFeatures& cpu) {
+  if (!HasIsa(cpu, entry.isa)) return false;
+  if (entry.isa == CpuIsa::kAmx) return cpu.avx512_vnni && cpu.avx512_bf16;
+  if (entry.isa == CpuIsa::kAvx512Bf16) return cpu.avx512_vnni && !cpu.avx512_fp16;
+  return true;
+}
+
 Expected<const MatMulPath*> ChoosePath(const PackedMatrix::PackOptions& options) {
   for (const PathEntry& entry : kPaths) {
     if (options.compute == ComputeMode::kPrecise && !entry.precise) continue;
     if (options.forced_kernel.empty()) {
-      if (HasIsa(options.cpu, entry.isa)) return entry.path;
+      if (WorthChoosing(entry, options.cpu)) return entry.path;
     } else if (options.forced_kernel == entry.path->name) {
       if (HasIsa(options.cpu, entry.isa)) return entry.path;
       return Fail(ErrorCode::kUnsupported,
@@ -99,6 +113,8 @@ struct PackedMatrix::Impl {
   int64_t cols = 0;
   int64_t num_tiles = 0;
   std::vector<Segment> segments;
+  std::vector<TileRun> runs_by_bytes;  // of each segment: what a tile costs where memory bounds the time,
+  std::vector<TileRun> runs_by_work;   // and where the products do
   Buffer bytes;
 };
 
@@ -159,9 +175,11 @@ Expected<PackedMatrix> PackedMatrix::Pack(std::span<const StoredMatrix> parts, c
     segment.tile_bytes = RowBytes(segment.dtype, impl->cols) * kTileRows;
     segment.offset = size_bytes;
     impl->num_tiles += segment.num_tiles;
+    impl->runs_by_bytes.push_back({.num_tiles = segment.num_tiles, .tile_cost = segment.tile_bytes});
+    impl->runs_by_work.push_back({.num_tiles = segment.num_tiles, .tile_cost = 1});
     size_bytes = RoundUp(size_bytes + segment.num_tiles * segment.tile_bytes, kAlign);
   }
-  ATTEST_ASSIGN_OR_RETURN(impl->bytes, Buffer::Allocate(size_bytes, "packed weights"));
+  ATTEST_ASSIGN_OR_RETURN(impl->bytes, Buffer::Allocate(size_bytes, "packed weights", options.arena));
 
   size_t first_part = 0;
   for (size_t s = 0; s < impl->segments.size(); ++s) {
@@ -235,7 +253,7 @@ struct ScratchLayout {
 ScratchLayout LayOutScratch(const PackedMatrix::Impl& w, int64_t num_rows, int num_ranks) {
   ScratchLayout layout;
   for (const Segment& segment : w.segments) {
-    layout.prepare = layout.prepare || w.path->needs_prepare(segment.dtype, num_rows);
+    layout.prepare = layout.prepare || w.path->needs_prepare(segment.dtype, num_rows, w.cols);
   }
   layout.private_prepare = num_ranks == 1 || num_rows * w.cols <= kPrivatePrepareElements;
   if (layout.prepare) layout.prepared_bytes = RoundUp(w.path->prepared_bytes(num_rows, w.cols), kAlign);
@@ -276,11 +294,7 @@ void MatMul(const PackedMatrix& matrix, const MatMulArgs& args, MatMulScratch& s
     CheckFailed(__FILE__, __LINE__, grown.error().message);
   }
   const MatMulGrid grid = PlanMatMulGrid(num_rows, w.num_tiles, team.size());
-  std::vector<TileRun> runs;
-  for (const Segment& segment : w.segments) {
-    runs.push_back(
-        {.num_tiles = segment.num_tiles, .tile_cost = num_rows <= kByteBoundRows ? segment.tile_bytes : 1});
-  }
+  const std::vector<TileRun>& runs = num_rows <= kByteBoundRows ? w.runs_by_bytes : w.runs_by_work;
 
   team.Run([&](int rank) {
     std::byte* base = scratch.impl().bytes.data();
@@ -288,7 +302,7 @@ void MatMul(const PackedMatrix& matrix, const MatMulArgs& args, MatMulScratch& s
     std::byte* panels = base + layout.total_bytes - (rank + 1) * layout.rank_bytes;
     if (layout.prepare) {
       ATTEST_CHECK_EQ(w.cols % 32, 0);  // units of 32 columns
-      const int64_t units = num_rows * (w.cols / 32);
+      const int64_t units = RoundUp(num_rows, kStripRows) / kStripRows * (w.cols / 32);
       const IndexRange range =
           layout.private_prepare ? IndexRange{0, units} : PartitionRange(units, rank, team.size());
       w.path->prepare({.x = args.x.data,
@@ -300,7 +314,7 @@ void MatMul(const PackedMatrix& matrix, const MatMulArgs& args, MatMulScratch& s
                        .out = prepared});
       if (!layout.private_prepare) team.Barrier();
     }
-    const IndexRange rows = PartitionRange(num_rows, rank % grid.row_parts, grid.row_parts);
+    const IndexRange rows = PartitionRange(num_rows, rank % grid.row_parts, grid.row_parts, kRowGranule);
     for (size_t s = 0; s < w.segments.size(); ++s) {
       const Segment& segment = w.segments[s];
       const IndexRange tiles = TilesOfPart(runs, s, rank / grid.row_parts, grid.tile_parts);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/thread_team.h"
 #include "device/cpu.h"
+#include "tensor/buffer.h"
 #include "tensor/dtype.h"
 #include "tensor/view.h"
 
@@ -36,6 +37,7 @@ class PackedMatrix {
   struct PackOptions {
     CpuFeatures cpu;
     ComputeMode compute = ComputeMode::kFast;
+    BufferArena* arena = nullptr;  // where the bytes lie; must outlive the matrix. nullptr: pages of its own
     std::string forced_kernel;  // a name of MatMulKernels(compute); "" takes the best this CPU has
   };
 

@@ -217,8 +217,11 @@ Expected<DecoderWeights> LoadWeights(
     const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress, ModelConfig& config,
     ThreadTeam& team) {
   DecoderWeights weights;
+  PackedMatrix::PackOptions pack_into_arena =
+      pack;  // 120 small matrices on pages of their own would waste 130 MiB
+  pack_into_arena.arena = &weights.arena;
   TensorSource source(checkpoint, progress);
-  Loader loader(checkpoint, pack, source, config, team);
+  Loader loader(checkpoint, pack_into_arena, source, config, team);
 
   if (checkpoint.format() == CheckpointFormat::kGguf && source.Has(kGgufRopeDivisors)) {
     ATTEST_ASSIGN_OR_RETURN(config.rope.freq_divisors,

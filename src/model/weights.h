@@ -29,6 +29,7 @@ struct LayerWeights {
 };
 
 struct DecoderWeights {
+  BufferArena arena;                 // bytes of the matrices below; first, so that it goes last
   PackedMatrix head;                 // [vocab_size, hidden_size]
   PackedMatrix untied_embedding;     // [vocab_size, hidden_size]; empty when the head is the embedding
   std::vector<float> final_norm;     // [hidden_size]

@@ -1,0 +1,119 @@
+#include "cli/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "base/version.h"
+
+namespace attest {
+namespace {
+
+ExitNow Refusal(const std::vector<std::string>& args) {
+  auto parsed = ParseCommandLine(args);
+  if (auto* exit_now = std::get_if<ExitNow>(&parsed)) return *exit_now;
+  return {-1, "accepted"};
+}
+
+template <class Options>
+Options Accept(const std::vector<std::string>& args) {
+  auto parsed = ParseCommandLine(args);
+  if (const auto* exit_now = std::get_if<ExitNow>(&parsed)) {
+    ADD_FAILURE() << exit_now->text;
+    return {};
+  }
+  return std::get<Options>(std::get<Command>(parsed));
+}
+
+TEST(CommandLine, AnUnknownFlagNamesTheNearestKnownOne) {
+  const ExitNow exit_now = Refusal({"serve", "--max-model-length", "100"});
+  EXPECT_EQ(exit_now.status, 2);
+  EXPECT_NE(exit_now.text.find("unknown flag --max-model-length"), std::string::npos) << exit_now.text;
+  EXPECT_NE(exit_now.text.find("did you mean --max-model-len?"), std::string::npos) << exit_now.text;
+  EXPECT_NE(Refusal({"serve", "--prot=1"}).text.find("did you mean --port?"), std::string::npos);
+  EXPECT_EQ(Refusal({"serve", "--zzzzzzzzzzzz"}).text.find("did you mean"), std::string::npos);
+}
+
+TEST(CommandLine, AnUnknownCommandNamesTheNearestKnownOne) {
+  const ExitNow exit_now = Refusal({"sevre"});
+  EXPECT_EQ(exit_now.status, 2);
+  EXPECT_NE(exit_now.text.find("did you mean serve?"), std::string::npos) << exit_now.text;
+}
+
+TEST(CommandLine, EveryCommandHasHelpAndVersion) {
+  for (const char* command : {"serve", "generate", "chat", "tokenize", "inspect", "kernels", "explain"}) {
+    EXPECT_EQ(Refusal({command, "--help"}).status, 0) << command;
+    EXPECT_NE(Refusal({command, "--help"}).text.find(command), std::string::npos) << command;
+    EXPECT_EQ(Refusal({command, "--version"}).text, std::string("attest ") + kVersion + "\n") << command;
+  }
+  EXPECT_EQ(Refusal({"--version"}).status, 0);
+  EXPECT_EQ(Refusal({"--help"}).status, 0);
+  EXPECT_NE(Refusal({}).status, 0);
+}
+
+TEST(CommandLine, TheVersionIsTheBuildsVersion) {
+  std::ifstream in(std::string(ATTEST_SOURCE_DIR) + "/CMakeLists.txt");
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  EXPECT_NE(text.find(std::string("project(attest VERSION ") + kVersion + " "), std::string::npos);
+}
+
+TEST(CommandLine, TensorParallelTakesItsShortName) {
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "-tp", "1"}).model.tensor_parallel_size, 1);
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "-tp=4", "m"}).model.tensor_parallel_size, 4);
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--tensor-parallel-size", "2"}).model.tensor_parallel_size, 2);
+}
+
+TEST(CommandLine, ValuesOutOfRangeAreRefusedWithTheFlag) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"serve", "--port", "70000"},
+                                               {"serve", "--port", "x"},
+                                               {"serve", "--block-size", "17"},
+                                               {"serve", "--max-num-seqs", "0"},
+                                               {"serve", "--kv-cache-dtype", "fp4"},
+                                               {"serve", "--compute", "f64"},
+                                               {"generate", "--temperature", "-1"},
+                                               {"generate", "--max-tokens", "99999999999"},
+                                               {"explain", "--q-len", "-3"}}) {
+    const ExitNow exit_now = Refusal(args);
+    EXPECT_GT(exit_now.status, 0) << args[1];
+    EXPECT_NE(exit_now.text.find(args[1]), std::string::npos) << exit_now.text;
+  }
+}
+
+TEST(CommandLine, FlagsReachTheirFields) {
+  const auto serve = Accept<ServeOptions>({"serve",
+                                           "org/name",
+                                           "--host",
+                                           "::1",
+                                           "--port",
+                                           "0",
+                                           "--served-model-name",
+                                           "a",
+                                           "b",
+                                           "--api-key",
+                                           "k1",
+                                           "--api-key",
+                                           "k2",
+                                           "--max-model-len",
+                                           "512",
+                                           "--block-size",
+                                           "32",
+                                           "--compute",
+                                           "f32",
+                                           "--disable-log-requests"});
+  EXPECT_EQ(serve.model.model, "org/name");
+  EXPECT_EQ(serve.host, "::1");
+  EXPECT_EQ(serve.port, 0);
+  EXPECT_EQ(serve.served_model_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(serve.api_keys, (std::vector<std::string>{"k1", "k2"}));
+  EXPECT_EQ(serve.model.max_model_len, 512);
+  EXPECT_EQ(serve.model.block_size, 32);
+  EXPECT_EQ(serve.model.compute, "f32");
+  EXPECT_FALSE(serve.log_requests);
+  EXPECT_TRUE(Accept<ServeOptions>({"serve"}).model.model.empty());
+  EXPECT_FALSE(Accept<ExplainOptions>({"explain", "--head-dim", "32"}).model.has_value());
+  EXPECT_EQ(Accept<ExplainOptions>({"explain", "m.gguf"}).model->model, "m.gguf");
+}
+
+}  // namespace
+}  // namespace attest
