@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "attention/dispatch.h"
+#include "attention/explain.h"
 #include "cli/commands.h"
 #include "cli/model_host.h"
 
@@ -15,11 +15,11 @@ namespace {
 
 void Print(const std::string& line) { std::puts(line.c_str()); }
 
-std::string PhasesOf(const KernelContract& contract) {
+std::string PhasesOf(const PhaseSet& phases) {
   std::string text;
   for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
                                      AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
-    if (!contract.phases.Has(phase)) continue;
+    if (!phases.Has(phase)) continue;
     if (!text.empty()) text += ", ";
     text += AttentionPhaseName(phase);
   }
@@ -112,7 +112,7 @@ Expected<AttentionPhase> PhaseOfOptions(const ExplainOptions& options) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("--phase: '{}' is unknown", options.phase), "phase");
 }
 
-Status Explain(const ExplainOptions& options, const HubEnvironment& environment) {
+Status PrintExplanation(const ExplainOptions& options, const HubEnvironment& environment) {
   const CpuFeatures cpu = DetectCpu();
   ATTEST_ASSIGN_OR_RETURN(const AttentionSpec spec, SpecOf(options, cpu, environment));
   ATTEST_ASSIGN_OR_RETURN(const AttentionPhase phase, PhaseOfOptions(options));
@@ -128,18 +128,20 @@ Status Explain(const ExplainOptions& options, const HubEnvironment& environment)
                     spec.kv_heads, spec.head_dim, DTypeName(spec.q_dtype), DTypeName(spec.kv_dtype),
                     KvLayoutName(spec.layout)));
   Print(fmt::format("on {}\n", DescribeCpu(cpu)));
-  ATTEST_ASSIGN_OR_RETURN(const Route route, Choose(problem, cpu, options.attention_backend));
-  for (const KernelEntry* entry : KernelList()) {
-    const std::string name(entry->contract.name);
-    if (name == route.name()) {
-      Print(fmt::format("  {:<30} runs{}", name, options.attention_backend.empty() ? "" : " (forced)"));
-      continue;
+  ATTEST_ASSIGN_OR_RETURN(const Explanation explanation, Explain(problem, cpu, options.attention_backend));
+  for (const Verdict& verdict : explanation.verdicts) {
+    if (verdict.runs)
+      Print(fmt::format("  {:<30} runs{}", verdict.kernel, explanation.forced.empty() ? "" : " (forced)"));
+    for (size_t i = 0; i < verdict.reasons.size(); ++i) {
+      const Reason& reason = verdict.reasons[i];
+      const bool accepts = reason.field == "order" || reason.field == "forced";
+      Print(fmt::format("  {:<30} {}", i == 0 ? verdict.kernel : "",
+                        accepts ? fmt::format("accepts, but {} {}", explanation.kernel.value_or("another"),
+                                              reason.field == "order" ? "comes first" : "is forced")
+                                : ToString(reason)));
     }
-    const std::vector<Reason> reasons = Check(entry->contract, problem, cpu);
-    if (reasons.empty()) Print(fmt::format("  {:<30} could, but is not the first that accepts", name));
-    for (size_t i = 0; i < reasons.size(); ++i)
-      Print(fmt::format("  {:<30} {}", i == 0 ? name : "", ToString(reasons[i])));
   }
+  if (!explanation.kernel) return Fail(ErrorCode::kUnsupported, "no kernel runs this call", "attention");
   return {};
 }
 
@@ -151,19 +153,18 @@ int RunKernels(const KernelsOptions&, const HubEnvironment&) {
       fmt::format("{}\n{}\n\nAttention kernels in the order they are tried; the first whose contract accepts "
                   "a call runs it.\n",
                   cpu.brand, DescribeCpu(cpu)));
-  for (const KernelEntry* entry : KernelList()) {
-    const KernelContract& contract = entry->contract;
-    Print(fmt::format("{}  [{}] {}", contract.name, CpuIsaName(contract.isa),
-                      HasIsa(cpu, contract.isa) ? "available" : "not on this CPU"));
-    Print(fmt::format("    phases: {}", PhasesOf(contract)));
-    Print(Wrapped(contract.words, 4));
+  for (const KernelInfo& kernel : DescribeKernels(cpu)) {
+    Print(fmt::format("{}  [{}] {}", kernel.name, CpuIsaName(kernel.isa),
+                      kernel.cpu_has_isa ? "available" : "not on this CPU"));
+    Print(fmt::format("    phases: {}", PhasesOf(kernel.phases)));
+    Print(Wrapped(kernel.words, 4));
     Print("");
   }
   return 0;
 }
 
 int RunExplain(const ExplainOptions& options, const HubEnvironment& environment) {
-  if (const Status status = Explain(options, environment); !status) {
+  if (const Status status = PrintExplanation(options, environment); !status) {
     std::fflush(stdout);
     std::fprintf(stderr, "attest explain: %s\n", status.error().message.c_str());
     return 1;
