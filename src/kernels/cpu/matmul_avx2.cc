@@ -11,30 +11,37 @@
 namespace attest {
 namespace {
 
-constexpr int kFusedRows = 4;
-constexpr int kBlockRows = 4;  // 8 integer sums, 2 weights, 1 activation, 1 product of 16 registers
+constexpr int64_t kFusedLimit = 8;  // rows; from 9 on panels are faster
 constexpr int kPrefetchBytes = 1536;
+constexpr int64_t kRowBlock = 96;    // rows whose activations stay in L2: 108 KiB at 576 columns
+constexpr int64_t kPanelCols = 576;  // columns of a panel that stays in L1: 18 KiB and its scales
 
-struct Activations {
-  const int16_t* q;
-  const ActivationBlock* blocks;
-  int64_t cols;
-  [[nodiscard]] ATTEST_INLINE const int16_t* Row(int64_t row) const { return q + row * cols; }
-  [[nodiscard]] ATTEST_INLINE const ActivationBlock* Blocks(int64_t row) const {
-    return blocks + row * (cols / 32);
-  }
-};
+ATTEST_INLINE int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-ATTEST_INLINE int64_t RoundUp64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+// Rows per strip in memory: a single row lies alone.
+ATTEST_INLINE int64_t StripWidth(int64_t num_rows) { return num_rows == 1 ? 1 : kStripRows; }
 
-int64_t PreparedBytes(int64_t num_rows, int64_t cols) {
-  return RoundUp64(num_rows * cols * 2) + num_rows * (cols / 32) * int64_t{sizeof(ActivationBlock)};
+ATTEST_INLINE int64_t QuantsBytes(int64_t num_rows, int64_t cols) {
+  return RoundUp(RoundUp(num_rows, StripWidth(num_rows)) * cols * 2, 64);
 }
 
-ATTEST_INLINE Activations PreparedActivations(const TileJob& job) {
-  return {reinterpret_cast<const int16_t*>(job.prepared),
-          reinterpret_cast<const ActivationBlock*>(job.prepared + RoundUp64(job.num_rows * job.cols * 2)),
-          job.cols};
+int64_t PreparedBytes(int64_t num_rows, int64_t cols) {
+  return QuantsBytes(num_rows, cols) +
+         RoundUp(num_rows, StripWidth(num_rows)) * (cols / 32) * int64_t{sizeof(ActivationBlock)};
+}
+
+// One strip, from its chunk (32 k) `chunk` on.
+struct Strip {
+  const int16_t* q;
+  const ActivationBlock* blocks;
+};
+ATTEST_INLINE Strip StripAt(const TileJob& job, int64_t row, int64_t chunk) {
+  const int64_t width = StripWidth(job.num_rows);
+  const auto* q = reinterpret_cast<const int16_t*>(job.prepared);
+  const auto* blocks =
+      reinterpret_cast<const ActivationBlock*>(job.prepared + QuantsBytes(job.num_rows, job.cols));
+  // row is a multiple of the width: whole strips lie in front.
+  return {q + row * job.cols + chunk * 32 * width, blocks + row * (job.cols / 32) + chunk * width};
 }
 
 ATTEST_INLINE int32_t SumOf8(__m128i v) {
@@ -43,8 +50,12 @@ ATTEST_INLINE int32_t SumOf8(__m128i v) {
   return _mm_cvtsi128_si32(v);
 }
 
+struct Quants32 {
+  __m256i low, high;
+};
+
 // 32 values to int16 and their block. Values below 2^-100 in a block of such values become 0.
-ATTEST_INLINE void Quantise32(const float* x, int16_t* q, ActivationBlock* block) {
+ATTEST_INLINE Quants32 Quantise32(const float* x, ActivationBlock* block) {
   const __m256i magnitude_mask = _mm256_set1_epi32(0x7fffffff);
   __m256 v[4];
   __m256i largest = _mm256_setzero_si256();
@@ -60,12 +71,9 @@ ATTEST_INLINE void Quantise32(const float* x, int16_t* q, ActivationBlock* block
   constexpr int32_t kInfinity = 0x7f800000;
   constexpr int32_t kTiny = (127 - 100) << 23;
   if (bits >= kInfinity || bits < kTiny) {
-    for (int i = 0; i < 2; ++i) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + 16 * i), _mm256_setzero_si256());
-    }
     const float scale = bits >= kInfinity ? __builtin_nanf("") : 0.0f;
     *block = {scale, scale, 0, 0};
-    return;
+    return {_mm256_setzero_si256(), _mm256_setzero_si256()};
   }
   const float max = _mm_cvtss_f32(_mm_castsi128_ps(top));
   const __m256 inverse = _mm256_set1_ps(32767.0f / max);
@@ -73,8 +81,6 @@ ATTEST_INLINE void Quantise32(const float* x, int16_t* q, ActivationBlock* block
   for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
   const __m256i low = _mm256_permute4x64_epi64(_mm256_packs_epi32(n[0], n[1]), 0xd8);
   const __m256i high = _mm256_permute4x64_epi64(_mm256_packs_epi32(n[2], n[3]), 0xd8);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), low);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + 16), high);
   const __m256i ones = _mm256_set1_epi16(1);
   const __m256i sums_low = _mm256_madd_epi16(low, ones);
   const __m256i sums_high = _mm256_madd_epi16(high, ones);
@@ -84,20 +90,51 @@ ATTEST_INLINE void Quantise32(const float* x, int16_t* q, ActivationBlock* block
                                                      _mm256_extracti128_si256(sums_high, 1)));
   block->scale = max / 32767.0f;
   block->scaled_sum = block->scale * static_cast<float>(block->sum);
+  return {low, high};
+}
+
+// Eight pairs of four rows, [row][pair] to [pair][row].
+ATTEST_INLINE void StoreTransposed(const __m256i* rows, int16_t* out) {
+  const __m256i ab_low = _mm256_unpacklo_epi32(rows[0], rows[1]);
+  const __m256i ab_high = _mm256_unpackhi_epi32(rows[0], rows[1]);
+  const __m256i cd_low = _mm256_unpacklo_epi32(rows[2], rows[3]);
+  const __m256i cd_high = _mm256_unpackhi_epi32(rows[2], rows[3]);
+  // Each holds a pair of the first four in its lower half and of the last four in its upper half.
+  const __m256i pairs04 = _mm256_unpacklo_epi64(ab_low, cd_low);
+  const __m256i pairs15 = _mm256_unpackhi_epi64(ab_low, cd_low);
+  const __m256i pairs26 = _mm256_unpacklo_epi64(ab_high, cd_high);
+  const __m256i pairs37 = _mm256_unpackhi_epi64(ab_high, cd_high);
+  auto* to = reinterpret_cast<__m256i*>(out);
+  _mm256_storeu_si256(to, _mm256_permute2x128_si256(pairs04, pairs15, 0x20));
+  _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(pairs26, pairs37, 0x20));
+  _mm256_storeu_si256(to + 2, _mm256_permute2x128_si256(pairs04, pairs15, 0x31));
+  _mm256_storeu_si256(to + 3, _mm256_permute2x128_si256(pairs26, pairs37, 0x31));
 }
 
 void Prepare(const PrepareJob& job) {
   auto* q = reinterpret_cast<int16_t*>(job.out);
-  auto* blocks = reinterpret_cast<ActivationBlock*>(job.out + RoundUp64(job.num_rows * job.cols * 2));
-  const int64_t per_row = job.cols / 32;
-  int64_t row = job.unit_begin / per_row;
-  int64_t in_row = job.unit_begin % per_row;
+  auto* blocks = reinterpret_cast<ActivationBlock*>(job.out + QuantsBytes(job.num_rows, job.cols));
+  const int64_t chunks = job.cols / 32;
   for (int64_t unit = job.unit_begin; unit < job.unit_end; ++unit) {
-    Quantise32(job.x + row * job.x_stride + 32 * in_row, q + 32 * unit, blocks + unit);
-    if (++in_row == per_row) {
-      in_row = 0;
-      ++row;
+    const int64_t row = unit / chunks * kStripRows;
+    const int64_t k = unit % chunks * 32;
+    if (job.num_rows == 1) {
+      const Quants32 quants = Quantise32(job.x + k, blocks + unit);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + k), quants.low);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + k + 16), quants.high);
+      continue;
     }
+    __m256i low[kStripRows], high[kStripRows];
+    for (int r = 0; r < kStripRows; ++r) {
+      low[r] = high[r] = _mm256_setzero_si256();
+      if (row + r >= job.num_rows) continue;  // never read: kernels stop at the last row
+      const Quants32 quants =
+          Quantise32(job.x + (row + r) * job.x_stride + k, blocks + unit * kStripRows + r);
+      low[r] = quants.low;
+      high[r] = quants.high;
+    }
+    StoreTransposed(low, q + unit * kStripRows * 32);
+    StoreTransposed(high, q + unit * kStripRows * 32 + kStripRows * 16);
   }
 }
 
@@ -107,25 +144,26 @@ ATTEST_INLINE __m256i BroadcastPair(const int16_t* q) {
   return _mm256_set1_epi32(pair);
 }
 
-// One tile times rows [row, row + kRows), weights unpacked in registers.
-template <class W, int kRows>
-void FusedTile(const TileJob& job, const Activations& a, const std::byte* tile, int64_t row, int64_t column) {
+// sum += products. The empty asm keeps GCC from re-associating the integer sums into a tree, which spills
+// dozens of registers (three times slower with GCC 12).
+ATTEST_INLINE void Accumulate(__m256i& sum, __m256i weights, __m256i activations) {
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(weights, activations));
+  asm("" : "+x"(sum));
+}
+
+// One tile times rows [row, row + kRows) of a strip kWidth wide, weights unpacked in registers.
+template <class W, int kRows, int kWidth>
+void FusedTile(const TileJob& job, const std::byte* tile, int64_t row, int64_t column) {
   using B = typename W::Block;
   constexpr int kPairs = 16 / W::kGroups;
   constexpr int kLines = static_cast<int>(sizeof(B)) / W::kChunks / 64 + 1;
-  const int16_t* q[kRows];
-  const ActivationBlock* blocks[kRows];
+  Strip strip = StripAt(job, row, 0);
   __m256 sums[kRows][2];
-  for (int r = 0; r < kRows; ++r) {
-    q[r] = a.Row(row + r);
-    blocks[r] = a.Blocks(row + r);
-    sums[r][0] = sums[r][1] = _mm256_setzero_ps();
-  }
+  for (auto& sum : sums) sum[0] = sum[1] = _mm256_setzero_ps();
   const auto* block = reinterpret_cast<const B*>(tile);
   const auto* const end = reinterpret_cast<const B*>(tile + job.tile_bytes);
-  int64_t c = 0;  // chunk of 32 k
   for (; block != end; ++block) {
-    for (int chunk = 0; chunk < W::kChunks; ++chunk, ++c) {
+    for (int chunk = 0; chunk < W::kChunks; ++chunk) {
       const char* ahead = reinterpret_cast<const char*>(block) +
                           static_cast<int64_t>(sizeof(B)) / W::kChunks * chunk + kPrefetchBytes;
 #pragma GCC unroll 16
@@ -138,7 +176,7 @@ void FusedTile(const TileJob& job, const Activations& a, const std::byte* tile, 
           if constexpr (W::kOffsetBits == 0) {
             n[r][0] = _mm256_setzero_si256();
           } else {
-            const ActivationBlock& ab = blocks[r][c];
+            const ActivationBlock& ab = strip.blocks[r];
             const int32_t sum = W::kGroups == 1 ? ab.sum : group == 0 ? ab.sum_low : ab.sum - ab.sum_low;
             n[r][0] = _mm256_set1_epi32(-sum * (1 << W::kOffsetBits));
           }
@@ -151,9 +189,9 @@ void FusedTile(const TileJob& job, const Activations& a, const std::byte* tile, 
           const __m256i high = W::Pair(*block, chunk, p, 1);
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r) {
-            const __m256i pair = BroadcastPair(q[r] + 32 * c + 2 * p);
-            n[r][0] = _mm256_add_epi32(n[r][0], _mm256_madd_epi16(low, pair));
-            n[r][1] = _mm256_add_epi32(n[r][1], _mm256_madd_epi16(high, pair));
+            const __m256i pair = BroadcastPair(strip.q + 2 * (kWidth * p + r));
+            Accumulate(n[r][0], low, pair);
+            Accumulate(n[r][1], high, pair);
           }
         }
 #pragma GCC unroll 2
@@ -163,47 +201,52 @@ void FusedTile(const TileJob& job, const Activations& a, const std::byte* tile, 
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r) {
             const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(n[r][h]), scale);
-            sums[r][h] = _mm256_fmadd_ps(product, _mm256_set1_ps(blocks[r][c].scale), sums[r][h]);
+            sums[r][h] = _mm256_fmadd_ps(product, _mm256_set1_ps(strip.blocks[r].scale), sums[r][h]);
             if constexpr (W::kHasMinimum) {
-              sums[r][h] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(blocks[r][c].scaled_sum), sums[r][h]);
+              sums[r][h] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(strip.blocks[r].scaled_sum), sums[r][h]);
             }
           }
         }
       }
+      strip.q += kWidth * 32;
+      strip.blocks += kWidth;
     }
   }
   for (int r = 0; r < kRows; ++r) StoreSums(job, row + r, column, sums[r][0], sums[r][1]);
 }
 
 template <class W>
-void RunFused(const TileJob& job, const Activations& a) {
+void RunFused(const TileJob& job) {
   for (int64_t tile = 0; tile < job.num_tiles; ++tile) {
     const std::byte* weights = job.tiles + tile * job.tile_bytes;
     const int64_t column = tile * kTileRows;
+    if (job.num_rows == 1) {
+      FusedTile<W, 1, 1>(job, weights, 0, column);
+      continue;
+    }
     // The second pass over a tile (5.7 KiB at 576 columns of q4_1) reads it from L1.
-    for (int64_t row = job.row_begin; row < job.row_end; row += kFusedRows) {
+    for (int64_t row = job.row_begin; row < job.row_end; row += kStripRows) {
       switch (job.row_end - row) {
         case 1:
-          FusedTile<W, 1>(job, a, weights, row, column);
+          FusedTile<W, 1, kStripRows>(job, weights, row, column);
           break;
         case 2:
-          FusedTile<W, 2>(job, a, weights, row, column);
+          FusedTile<W, 2, kStripRows>(job, weights, row, column);
           break;
         case 3:
-          FusedTile<W, 3>(job, a, weights, row, column);
+          FusedTile<W, 3, kStripRows>(job, weights, row, column);
           break;
         default:
-          FusedTile<W, kFusedRows>(job, a, weights, row, column);
+          FusedTile<W, kStripRows, kStripRows>(job, weights, row, column);
       }
     }
   }
 }
 
-// Unpacks a tile: panel [pair][2 h][16 lanes] with offsets subtracted, scales and minima [group][16].
+// Unpacks `cols` columns from block `block` on: panel [pair][2 h][16 lanes] with offsets subtracted, scales
+// and minima [group][16].
 template <class W>
-void ExpandTile(const std::byte* tile, int64_t cols, int16_t* panel, float* scales, float* minima) {
-  using B = typename W::Block;
-  const auto* block = reinterpret_cast<const B*>(tile);
+void ExpandTile(const typename W::Block* block, int64_t cols, int16_t* panel, float* scales, float* minima) {
   constexpr int kPairs = 16 / W::kGroups;
   for (int64_t k = 0; k < cols; k += 32 * W::kChunks, ++block) {
     for (int chunk = 0; chunk < W::kChunks; ++chunk) {
@@ -239,20 +282,23 @@ struct Panel {
   const float* minima;
 };
 
-// kRows x 16 over an expanded tile.
+// kRows x 16 over a panel of `chunks` x 32 columns that starts at chunk `first`. Sums of a tile cut into
+// several panels wait in `partial` [kRows][16].
 template <int kRows, int kGroups, bool kHasMinimum>
-void PanelBlock(const TileJob& job, const Activations& a, const Panel& panel, int64_t row, int64_t column) {
+void PanelBlock(const TileJob& job, const Panel& panel, int64_t first, int64_t chunks, float* partial,
+                int64_t row, int64_t column) {
   constexpr int kPairs = 16 / kGroups;
-  const int16_t* q = a.Row(row);
-  const ActivationBlock* blocks = a.Blocks(row);
-  const int64_t q_stride = a.cols;
-  const int64_t num_chunks = a.cols / 32;
+  Strip strip = StripAt(job, row, first);
   __m256 sums[kRows][2];
-  for (auto& sum : sums) sum[0] = sum[1] = _mm256_setzero_ps();
+  for (int r = 0; r < kRows; ++r) {
+    for (int h = 0; h < 2; ++h) {
+      sums[r][h] = first == 0 ? _mm256_setzero_ps() : _mm256_load_ps(partial + r * kTileRows + 8 * h);
+    }
+  }
   const auto* weights = reinterpret_cast<const __m256i*>(panel.weights);
   const float* scales = panel.scales;
   const float* minima = panel.minima;
-  for (int64_t c = 0; c < num_chunks; ++c) {
+  for (int64_t c = 0; c < chunks; ++c) {
 #pragma GCC unroll 2
     for (int group = 0; group < kGroups; ++group) {
       __m256i n[kRows][2];
@@ -263,82 +309,111 @@ void PanelBlock(const TileJob& job, const Activations& a, const Panel& panel, in
         const __m256i high = _mm256_load_si256(weights + 2 * p + 1);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          const __m256i pair = BroadcastPair(q + r * q_stride + 2 * p);
-          n[r][0] = _mm256_add_epi32(n[r][0], _mm256_madd_epi16(low, pair));
-          n[r][1] = _mm256_add_epi32(n[r][1], _mm256_madd_epi16(high, pair));
+          const __m256i pair = BroadcastPair(strip.q + 2 * (kStripRows * p + r));
+          Accumulate(n[r][0], low, pair);
+          Accumulate(n[r][1], high, pair);
         }
       }
       weights += 2 * kPairs;
-      q += 2 * kPairs;
+      strip.q += kStripRows * 2 * kPairs;
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
         const __m256 scale = _mm256_load_ps(scales + 8 * h);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          const ActivationBlock& block = blocks[r * num_chunks + c];
           const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(n[r][h]), scale);
-          sums[r][h] = _mm256_fmadd_ps(product, _mm256_set1_ps(block.scale), sums[r][h]);
+          sums[r][h] = _mm256_fmadd_ps(product, _mm256_set1_ps(strip.blocks[r].scale), sums[r][h]);
           if constexpr (kHasMinimum) {
             const __m256 minimum = _mm256_load_ps(minima + 8 * h);
-            sums[r][h] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(block.scaled_sum), sums[r][h]);
+            sums[r][h] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(strip.blocks[r].scaled_sum), sums[r][h]);
           }
         }
       }
       scales += kTileRows;
       minima += kTileRows;
     }
+    strip.blocks += kStripRows;
   }
-  for (int r = 0; r < kRows; ++r) StoreSums(job, row + r, column, sums[r][0], sums[r][1]);
-}
-
-template <class W>
-void RunPanels(const TileJob& job, const Activations& a) {
-  auto* weights = reinterpret_cast<int16_t*>(job.scratch);
-  auto* scales = reinterpret_cast<float*>(weights + job.cols * kTileRows);
-  float* minima = scales + job.cols / 32 * W::kGroups * kTileRows;
-  const Panel panel = {weights, scales, minima};
-  for (int64_t tile = 0; tile < job.num_tiles; ++tile) {
-    ExpandTile<W>(job.tiles + tile * job.tile_bytes, job.cols, weights, scales, minima);
-    const int64_t column = tile * kTileRows;
-    for (int64_t row = job.row_begin; row < job.row_end; row += kBlockRows) {
-      switch (job.row_end - row) {
-        case 1:
-          PanelBlock<1, W::kGroups, W::kHasMinimum>(job, a, panel, row, column);
-          break;
-        case 2:
-          PanelBlock<2, W::kGroups, W::kHasMinimum>(job, a, panel, row, column);
-          break;
-        case 3:
-          PanelBlock<3, W::kGroups, W::kHasMinimum>(job, a, panel, row, column);
-          break;
-        default:
-          PanelBlock<kBlockRows, W::kGroups, W::kHasMinimum>(job, a, panel, row, column);
-      }
+  const bool last = (first + chunks) * 32 == job.cols;
+  for (int r = 0; r < kRows; ++r) {
+    if (last) {
+      StoreSums(job, row + r, column, sums[r][0], sums[r][1]);
+    } else {
+      _mm256_store_ps(partial + r * kTileRows, sums[r][0]);
+      _mm256_store_ps(partial + r * kTileRows + 8, sums[r][1]);
     }
   }
 }
 
-constexpr int64_t kFusedLimit = 2 * kFusedRows;
+template <class W>
+void RunPanels(const TileJob& job) {
+  using B = typename W::Block;
+  constexpr int64_t kBlockCols = 32 * W::kChunks;
+  // Equal panels of whole blocks, each at most kPanelCols wide.
+  const int64_t num_blocks = job.cols / kBlockCols;
+  const int64_t num_panels = (job.cols + kPanelCols - 1) / kPanelCols;
+  const int64_t panel_blocks = (num_blocks + num_panels - 1) / num_panels;
+  const int64_t panel_cols = panel_blocks * kBlockCols;
+
+  auto* weights = reinterpret_cast<int16_t*>(job.scratch);
+  auto* scales = reinterpret_cast<float*>(weights + panel_cols * kTileRows);
+  float* minima = scales + panel_cols / 32 * W::kGroups * kTileRows;
+  float* partial = minima + panel_cols / 32 * W::kGroups * kTileRows;
+  const Panel panel = {weights, scales, minima};
+  for (int64_t rows = job.row_begin; rows < job.row_end; rows += kRowBlock) {
+    const int64_t rows_end = job.row_end - rows < kRowBlock ? job.row_end : rows + kRowBlock;
+    for (int64_t tile = 0; tile < job.num_tiles; ++tile) {
+      const auto* blocks = reinterpret_cast<const B*>(job.tiles + tile * job.tile_bytes);
+      const int64_t column = tile * kTileRows;
+      for (int64_t block = 0; block < num_blocks; block += panel_blocks) {
+        const int64_t count = num_blocks - block < panel_blocks ? num_blocks - block : panel_blocks;
+        ExpandTile<W>(blocks + block, count * kBlockCols, weights, scales, minima);
+        for (int64_t row = rows; row < rows_end; row += kStripRows) {
+          const auto run = [&]<int kRows>() {
+            PanelBlock<kRows, W::kGroups, W::kHasMinimum>(job, panel, block * W::kChunks, count * W::kChunks,
+                                                          partial + (row - rows) * kTileRows, row, column);
+          };
+          switch (rows_end - row) {
+            case 1:
+              run.template operator()<1>();
+              break;
+            case 2:
+              run.template operator()<2>();
+              break;
+            case 3:
+              run.template operator()<3>();
+              break;
+            default:
+              run.template operator()<kStripRows>();
+          }
+        }
+      }
+    }
+  }
+}
 
 void Run(const TileJob& job) {
   if (IsPlain(job.dtype)) {
     kMatMulAvx2Precise.run(job);
     return;
   }
-  const Activations a = PreparedActivations(job);
   WithWeights(job.dtype, [&]<class W>() {
     if (job.row_end - job.row_begin <= kFusedLimit) {
-      RunFused<W>(job, a);
+      RunFused<W>(job);
     } else {
-      RunPanels<W>(job, a);
+      RunPanels<W>(job);
     }
   });
 }
 
-bool NeedsPrepare(DType dtype, int64_t) { return !IsPlain(dtype); }
+bool NeedsPrepare(DType dtype, int64_t, int64_t) { return !IsPlain(dtype); }
 
 int64_t ScratchBytes(int64_t num_rows, int64_t cols) {
-  const int64_t panel = cols * kTileRows * 2 + cols / 16 * kTileRows * int64_t{sizeof(float)} * 2;
+  constexpr int64_t kWidest = kPanelCols + 256;  // rounding up to whole blocks
+  const int64_t panel_cols = cols < kWidest ? cols + 32 : kWidest;
+  const int64_t panel = panel_cols * kTileRows * 2 +
+                        panel_cols / 16 * kTileRows * int64_t{sizeof(float)} * 2 +
+                        kRowBlock * kTileRows * int64_t{sizeof(float)};
   const int64_t plain = kMatMulAvx2Precise.scratch_bytes(num_rows, cols);
   return panel > plain ? panel : plain;
 }

@@ -186,7 +186,7 @@ void Run(const TileJob& job) {
   }
 }
 
-bool NeedsPrepare(DType, int64_t) { return false; }
+bool NeedsPrepare(DType, int64_t, int64_t) { return false; }
 int64_t PreparedBytes(int64_t, int64_t) { return 0; }
 void Prepare(const PrepareJob&) {}
 

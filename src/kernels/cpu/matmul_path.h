@@ -11,8 +11,11 @@
 
 namespace attest {
 
-// Activations of `num_rows` rows brought into the form the path multiplies. Units are (row, 32 k) in
-// row-major order; ranks take disjoint ranges of them.
+// Rows of activations are prepared in strips of this many.
+constexpr int kStripRows = 4;
+
+// Activations of `num_rows` rows brought into the form the path multiplies. Units are (strip, 32 k), strips
+// outermost; ranks take disjoint ranges of them.
 struct PrepareJob {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -22,6 +25,9 @@ struct PrepareJob {
   int64_t unit_end = 0;
   std::byte* out = nullptr;  // prepared_bytes(num_rows, cols), 64-byte aligned
 };
+
+// row_begin of every job is a multiple of this: whole strips, and whole pairs of AMX tiles.
+constexpr int kRowGranule = 32;
 
 // A run of tiles of one type times rows [row_begin, row_end).
 struct TileJob {
@@ -46,7 +52,7 @@ struct TileJob {
 
 struct MatMulPath {
   const char* name;
-  bool (*needs_prepare)(DType dtype, int64_t num_rows);
+  bool (*needs_prepare)(DType dtype, int64_t num_rows, int64_t cols);  // true only where cols % 32 == 0
   int64_t (*prepared_bytes)(int64_t num_rows, int64_t cols);
   void (*prepare)(const PrepareJob& job);
   int64_t (*scratch_bytes)(int64_t num_rows, int64_t cols);
@@ -57,12 +63,17 @@ extern const MatMulPath kMatMulPortable;  // every product in f32; both compute 
 #if defined(__x86_64__)
 extern const MatMulPath kMatMulAvx2;         // 16-bit activations, vpmaddwd
 extern const MatMulPath kMatMulAvx2Precise;  // f32
+extern const MatMulPath kMatMulAvx512;       // f32
+extern const MatMulPath kMatMulAvx512Vnni;   // 16-bit activations, vpdpwssd
+extern const MatMulPath kMatMulAvx512Bf16;   // bf16 dot products from 9 rows on
+extern const MatMulPath kMatMulAmx;          // bf16 tiles from 33 rows on
 #endif
 
-// Activations as 16-bit integers, one scale per 32: the prepared form of the integer paths. int16
-// [rows][cols], then blocks [rows][cols / 32].
+// The prepared form of the integer paths: 16-bit integers with one scale per 32 k. A strip's pair p of row r
+// is the int16 pair at [strip][p][r], so that a kernel finds the four rows it works on side by side; blocks
+// are at [strip][k / 32][r]. A single row lies alone (strips of one).
 struct ActivationBlock {
-  float scale;       // largest magnitude / 32767; NaN when a value is not finite, so that the row's result is
+  float scale;  // largest magnitude / 32767; NaN when a value is not finite, so that the row's result is too
   float scaled_sum;  // scale * sum, for weights with a minimum
   int32_t sum;       // of the 32 integers
   int32_t sum_low;   // of the first 16

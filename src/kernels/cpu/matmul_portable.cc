@@ -8,7 +8,7 @@
 namespace attest {
 namespace {
 
-bool NeedsPrepare(DType, int64_t) { return false; }
+bool NeedsPrepare(DType, int64_t, int64_t) { return false; }
 int64_t PreparedBytes(int64_t, int64_t) { return 0; }
 void Prepare(const PrepareJob&) {}
 int64_t ScratchBytes(int64_t, int64_t cols) { return cols * kTileRows * static_cast<int64_t>(sizeof(float)); }
