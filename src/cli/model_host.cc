@@ -107,6 +107,9 @@ Expected<ModelOptions> ModelOptionsOf(const ModelFlags& flags, const CpuFeatures
   ModelOptions options;
   options.cpu = cpu;
   options.compute = flags.compute == "f32" ? ComputeMode::kPrecise : ComputeMode::kFast;
+  if (flags.dtype == "float32") options.weight_dtype = DType::kF32;
+  if (flags.dtype == "float16") options.weight_dtype = DType::kF16;
+  if (flags.dtype == "bfloat16") options.weight_dtype = DType::kBF16;
   options.block_size = flags.block_size;
   options.forced_attention = flags.attention_backend;
   const bool f32_kv = flags.kv_cache_dtype == "auto" ? options.compute == ComputeMode::kPrecise

@@ -72,10 +72,12 @@ Expected<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const
                           AttentionRouter::Create(options.cpu, options.forced_attention));
   const AttentionSpec spec = AttentionSpecOf(config, options);
   ATTEST_RETURN_IF_ERROR(router.CheckSpec(spec));
-  const PackedMatrix::PackOptions pack = {
-      .cpu = options.cpu, .compute = options.compute, .forced_kernel = ""};
-  ATTEST_ASSIGN_OR_RETURN(DecoderWeights weights,
-                          LoadWeights(checkpoint, pack, options.progress, config, team));
+  LoadWeightsOptions load;
+  load.pack.cpu = options.cpu;
+  load.pack.compute = options.compute;
+  load.plain_dtype = options.weight_dtype;
+  load.progress = options.progress;
+  ATTEST_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(checkpoint, load, config, team));
   return std::make_unique<Decoder>(std::move(config), std::move(weights), spec, std::move(router));
 }
 

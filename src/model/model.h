@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class Checkpoint;  // io/checkpoint.h: the model's files, mapped
 struct ModelOptions {
   CpuFeatures cpu;
   ComputeMode compute = ComputeMode::kFast;
+  std::optional<DType>
+      weight_dtype;  // f32, f16 or bf16 for matrices that are not quantised; unset keeps theirs
   DType kv_dtype = DType::kBF16;
   int block_size = 16;
   std::string forced_attention;  // kernel name, "" lets the contract choose

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -13,6 +14,38 @@ namespace {
 
 // Row `from` of a head in interleaved order -> its row in half-split order: 2 i + j -> j * head_dim / 2 + i.
 int64_t HalfSplitRow(int64_t from, int64_t head_dim) { return from % 2 * (head_dim / 2) + from / 2; }
+
+template <class T>
+T FromFloat(float value) {
+  if constexpr (std::is_same_v<T, f16>) return ToF16(value);
+  if constexpr (std::is_same_v<T, bf16>) return ToBf16(value);
+  if constexpr (std::is_same_v<T, float>) return value;
+}
+
+template <class From, class To>
+void ConvertElements(const std::byte* from, std::vector<std::byte>& to) {
+  const size_t count = to.size() / sizeof(To);
+  for (size_t i = 0; i < count; ++i) {
+    From value;  // unaligned, as in Widen
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const To converted = FromFloat<To>(ToFloat(value));
+    std::memcpy(to.data() + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+template <class From>
+void ConvertFrom(const std::byte* from, DType to_dtype, std::vector<std::byte>& to) {
+  switch (to_dtype) {
+    case DType::kF32:
+      return ConvertElements<From, float>(from, to);
+    case DType::kF16:
+      return ConvertElements<From, f16>(from, to);
+    case DType::kBF16:
+      return ConvertElements<From, bf16>(from, to);
+    default:
+      ATTEST_CHECK(false);
+  }
+}
 
 template <class T>
 void Widen(const TensorInfo& tensor, std::vector<float>& out) {
@@ -25,8 +58,9 @@ void Widen(const TensorInfo& tensor, std::vector<float>& out) {
 
 }  // namespace
 
-TensorSource::TensorSource(const Checkpoint& checkpoint, const Progress& progress)
-    : checkpoint_(checkpoint), progress_(progress) {
+TensorSource::TensorSource(const Checkpoint& checkpoint, std::optional<DType> plain_dtype,
+                           const Progress& progress)
+    : checkpoint_(checkpoint), plain_dtype_(plain_dtype), progress_(progress) {
   for (const TensorInfo& tensor : checkpoint.tensors()) total_bytes_ += tensor.size_bytes;
 }
 
@@ -67,7 +101,26 @@ Expected<const TensorInfo*> TensorSource::Take(const std::string& name, const st
 
 Expected<StoredMatrix> TensorSource::Matrix(const std::string& name, int64_t rows, int64_t cols) {
   ATTEST_ASSIGN_OR_RETURN(const TensorInfo* tensor, Take(name, {rows, cols}));
-  return StoredMatrix{.data = tensor->data, .dtype = tensor->dtype, .rows = rows, .cols = cols};
+  StoredMatrix matrix{.data = tensor->data, .dtype = tensor->dtype, .rows = rows, .cols = cols};
+  const bool is_plain =
+      matrix.dtype == DType::kF32 || matrix.dtype == DType::kF16 || matrix.dtype == DType::kBF16;
+  if (!is_plain || !plain_dtype_ || *plain_dtype_ == matrix.dtype) return matrix;
+  std::vector<std::byte>& copy =
+      copies_.emplace_back(static_cast<size_t>(rows * RowBytes(*plain_dtype_, cols)));
+  switch (matrix.dtype) {
+    case DType::kF32:
+      ConvertFrom<float>(matrix.data, *plain_dtype_, copy);
+      break;
+    case DType::kF16:
+      ConvertFrom<f16>(matrix.data, *plain_dtype_, copy);
+      break;
+    default:
+      ConvertFrom<bf16>(matrix.data, *plain_dtype_, copy);
+      break;
+  }
+  matrix.data = copy.data();
+  matrix.dtype = *plain_dtype_;
+  return matrix;
 }
 
 Expected<StoredMatrix> TensorSource::HeadMatrix(const std::string& name, int64_t rows, int64_t cols,
@@ -78,7 +131,7 @@ Expected<StoredMatrix> TensorSource::HeadMatrix(const std::string& name, int64_t
   const int64_t head_dim = rows / heads;
   ATTEST_CHECK_EQ(head_dim % 2, 0);
   const int64_t row_bytes = RowBytes(matrix.dtype, cols);
-  std::vector<std::byte>& copy = reordered_.emplace_back(static_cast<size_t>(rows * row_bytes));
+  std::vector<std::byte>& copy = copies_.emplace_back(static_cast<size_t>(rows * row_bytes));
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t to = row / head_dim * head_dim + HalfSplitRow(row % head_dim, head_dim);
     std::memcpy(copy.data() + to * row_bytes, matrix.data + row * row_bytes, static_cast<size_t>(row_bytes));
@@ -128,7 +181,7 @@ void TensorSource::Release() {
   }
   done_bytes_ = std::min(done_bytes_, total_bytes_);  // a tensor may be taken twice
   in_use_.clear();
-  reordered_.clear();
+  copies_.clear();
   if (progress_) progress_(done_bytes_, total_bytes_);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -27,12 +28,13 @@ enum class HeadRowOrder {
 class TensorSource {
  public:
   using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
-  TensorSource(const Checkpoint& checkpoint, const Progress& progress);
+  // `plain_dtype`: matrices of another plain type (f32, f16, bf16) are converted to it; quantised ones stay.
+  TensorSource(const Checkpoint& checkpoint, std::optional<DType> plain_dtype, const Progress& progress);
 
   [[nodiscard]] bool Has(std::string_view name) const { return checkpoint_.FindTensor(name) != nullptr; }
 
-  // A matrix [rows, cols] as stored; its bytes stay in the mapping until Release. kNotFound, or kCorruptFile
-  // naming the tensor, what it is and what was expected.
+  // A matrix [rows, cols] as stored (or converted); its bytes stay in the mapping (or a copy) until Release.
+  // kNotFound, or kCorruptFile naming the tensor, what it is and what was expected.
   Expected<StoredMatrix> Matrix(const std::string& name, int64_t rows, int64_t cols);
 
   // The same for Q or K with `heads` heads, its rows put back into half-split order: whole stored rows move,
@@ -59,12 +61,13 @@ class TensorSource {
   Expected<const TensorInfo*> Take(const std::string& name, const std::vector<int64_t>& shape);
 
   const Checkpoint& checkpoint_;
+  const std::optional<DType> plain_dtype_;
   const Progress& progress_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
   std::set<std::string, std::less<>> taken_;
   std::vector<const TensorInfo*> in_use_;
-  std::vector<std::vector<std::byte>> reordered_;
+  std::vector<std::vector<std::byte>> copies_;  // reordered or converted
 };
 
 }  // namespace attest

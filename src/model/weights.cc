@@ -212,15 +212,13 @@ Status LoadEmbeddingAndHead(Loader& loader, TensorSource& source, ModelConfig& c
 
 }  // namespace
 
-Expected<DecoderWeights> LoadWeights(
-    const Checkpoint& checkpoint, const PackedMatrix::PackOptions& pack,
-    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress, ModelConfig& config,
-    ThreadTeam& team) {
+Expected<DecoderWeights> LoadWeights(const Checkpoint& checkpoint, const LoadWeightsOptions& options,
+                                     ModelConfig& config, ThreadTeam& team) {
   DecoderWeights weights;
   PackedMatrix::PackOptions pack_into_arena =
-      pack;  // 120 small matrices on pages of their own would waste 130 MiB
+      options.pack;  // 120 small matrices on pages of their own would waste 130 MiB
   pack_into_arena.arena = &weights.arena;
-  TensorSource source(checkpoint, progress);
+  TensorSource source(checkpoint, options.plain_dtype, options.progress);
   Loader loader(checkpoint, pack_into_arena, source, config, team);
 
   if (checkpoint.format() == CheckpointFormat::kGguf && source.Has(kGgufRopeDivisors)) {

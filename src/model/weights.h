@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,14 @@ struct DecoderWeights {
 // Takes every tensor of the checkpoint (one that is left over is an error), repacks it and drops its file
 // pages. May correct config.tied_head (the file holds another lm_head) and fills config.rope.freq_divisors
 // from the file.
-[[nodiscard]] Expected<DecoderWeights> LoadWeights(
-    const Checkpoint& checkpoint, const PackedMatrix::PackOptions& pack,
-    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress, ModelConfig& config,
-    ThreadTeam& team);
+struct LoadWeightsOptions {
+  PackedMatrix::PackOptions pack;  // its arena is set by LoadWeights
+  std::optional<DType>
+      plain_dtype;  // matrices that are not quantised are converted to this type; unset keeps theirs
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
+};
+[[nodiscard]] Expected<DecoderWeights> LoadWeights(const Checkpoint& checkpoint,
+                                                   const LoadWeightsOptions& options, ModelConfig& config,
+                                                   ThreadTeam& team);
 
 }  // namespace attest
