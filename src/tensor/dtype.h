@@ -7,8 +7,8 @@
 
 namespace attest {
 
-// Quantised types hold blocks of elements; see BlockElements / BlockBytes. Layouts: docs of ggml's GGUF
-// blocks, value formulas in io/gguf_blocks.h.
+// Quantised types hold blocks of elements; see BlockElements / BlockBytes. Their layouts and value formulas
+// are in kernels/dequantize.h.
 enum class DType : uint8_t {
   kF32,
   kF16,
