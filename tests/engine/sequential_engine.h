@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -90,6 +90,7 @@ class SequentialEngine {
         logits_.data(), {static_cast<int64_t>(batch_.logit_rows.size()), options_.vocab_size});
     const Status status = runner_.Run(batch_, logits);
     if (status) {
+      if (on_logits) on_logits(plan, logits);
       MakeSampleJobs(plan, logits, jobs_);
       std::vector<Expected<int32_t>> tokens(jobs_.size(), -1);
       SampleAll(jobs_, samplers_, nullptr, tokens);
@@ -116,6 +117,9 @@ class SequentialEngine {
     }
     EXPECT_EQ(pool_.num_free(), pool_.num_usable()) << "blocks leaked";
   }
+
+  // Sees the logits of every step before they are sampled; one row per sequence that samples, in plan order.
+  std::function<void(const StepPlan&, View<const float, 2>)> on_logits;
 
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
   [[nodiscard]] BlockPool& pool() { return pool_; }

@@ -39,8 +39,9 @@ inline std::optional<std::filesystem::path> FindModel(std::string_view name) {
 }
 
 inline std::string ModelMissing(std::string_view name) {
-  std::string text = "needs " + std::string(name) + ", looked in";
-  for (const auto& folder : ModelFolders()) text += " " + folder.string();
+  std::string text("needs ");
+  text.append(name).append(", looked in");
+  for (const auto& folder : ModelFolders()) text.append(" ").append(folder.string());
   return text;
 }
 
