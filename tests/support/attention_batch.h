@@ -3,6 +3,7 @@
 // shuffled.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>

@@ -1,0 +1,10 @@
+# Runs each of TESTS (separated by ':') in BINARY and fails unless every one of them fails by an assertion.
+string(REPLACE ":" ";" tests "${TESTS}")
+foreach(test ${tests})
+  execute_process(COMMAND ${BINARY} --gtest_filter=${test} OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE code)
+  string(FIND "${output}" "[  FAILED  ] ${test}" found)
+  if(code EQUAL 0 OR found EQUAL -1)
+    message(FATAL_ERROR "the mutant survives ${test} (exit ${code}):\n${output}")
+  endif()
+  message(STATUS "red as it must be: ${test}")
+endforeach()
