@@ -33,8 +33,8 @@ Status Generation::Start() {
   for (size_t p = 0; p < call_.prompts.size(); ++p) {
     std::vector<int32_t>& prompt = call_.prompts[p];
     usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
-    // The decoder needs the end of the prompt only: whether text precedes, and the bytes of an open code point.
-    // A model's vocabulary may be padded beyond the tokenizer's: such ids have no text.
+    // The decoder needs the end of the prompt only: whether text precedes, and the bytes of an open code
+    // point. A model's vocabulary may be padded beyond the tokenizer's: such ids have no text.
     std::vector<int32_t> readable;
     std::copy_if(prompt.end() - std::min(std::ssize(prompt), kPrimingTokens), prompt.end(),
                  std::back_inserter(readable), [this](int32_t id) { return IsDecodable(id); });

@@ -1,27 +1,23 @@
 #include "server/http_server.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/http/message.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <optional>
 #include <random>
 #include <thread>
 #include <unordered_map>
 
-#include <fmt/format.h>
-
 #include "base/check.h"
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/http_connection.h"
 
 namespace attest {
 namespace {
@@ -30,54 +26,17 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
+using Clock = Connection::Clock;
+using State = ConnectionState;
 
 constexpr size_t kReadSize = 64 << 10;
 // Requests sent ahead while one is answered are kept up to here; beyond, the socket is not read.
 constexpr size_t kMaxReadAhead = 64 << 10;
-// After an answer that closes the connection, input is thrown away for this long: closing at once, with
-// unread input, would reset the connection and could destroy the answer on its way.
-constexpr std::chrono::seconds kLinger{2};
+// After an answer that closes the connection, input is thrown away until this much silence: closing at once,
+// with unread input, would reset the connection and could destroy the answer on its way.
+constexpr std::chrono::seconds kLinger{1};
+constexpr std::chrono::seconds kMaxLinger{30};
 constexpr std::chrono::milliseconds kAcceptRetry{100};  // after running out of descriptors
-
-enum class State {
-  kReading,    // a request, or waiting for one
-  kHandling,   // dispatched, not yet answered
-  kStreaming,  // StartStream to EndStream
-  kLingering,  // answered for good; input is thrown away until the peer closes
-  kDoomed,     // failed; closed by the task that is already posted
-};
-
-struct Connection {
-  Connection(tcp::socket s, uint64_t number) : socket(std::move(s)), id(number) {}
-
-  tcp::socket socket;
-  uint64_t id;
-  State state = State::kReading;
-  std::string in;   // received, not parsed
-  std::string out;  // not yet taken by the socket, from out_begin on
-  size_t out_begin = 0;
-  std::optional<http::request_parser<http::string_body>> parser;  // engaged from a request's first byte
-  bool header_seen = false;
-  bool waiting_read = false, waiting_write = false;
-  bool processing = false;  // ProcessInput is on the stack
-  bool close_when_flushed = false;
-  Clock::time_point request_begin;  // first byte of the request
-  Clock::time_point last_read = Clock::now();
-  Clock::time_point last_write = Clock::now();  // progress of `out`
-  Clock::time_point last_event;                 // queued in the stream
-  Clock::time_point linger_end;
-
-  // Of the request being answered.
-  ExchangeId exchange = 0;
-  std::string request_id, log_line;
-  int status = 0;
-  size_t body_bytes = 0;  // sent
-  bool head = false, keep_alive = true, chunked = true;
-
-  [[nodiscard]] size_t unread() const { return out.size() - out_begin; }
-  [[nodiscard]] bool answering() const { return state == State::kHandling || state == State::kStreaming; }
-};
 
 class BoostHttpServer final : public HttpServer {
  public:
@@ -88,7 +47,10 @@ class BoostHttpServer final : public HttpServer {
     Join();
   }
 
-  Status Open();
+  Status Open() {
+    ATTEST_ASSIGN_OR_RETURN(port_, OpenListener(options_, acceptor_));
+    return {};
+  }
   void Run(HttpHandler& handler) override;
   void Respond(ExchangeId id, HttpResponse response) override;
   void StartStream(ExchangeId id, HttpResponse head) override;
@@ -153,32 +115,6 @@ class BoostHttpServer final : public HttpServer {
   uint64_t slow_readers_closed_ = 0;
   std::array<char, kReadSize> scratch_;
 };
-
-Status BoostHttpServer::Open() {
-  const std::string where = fmt::format("{}:{}", options_.host, options_.port);
-  const auto fail = [&](const error_code& ec) {
-    return Fail(ErrorCode::kIo, fmt::format("cannot listen on {}: {}", where, ec.message()), "port");
-  };
-  error_code ec;
-  tcp::resolver resolver(io_);
-  const auto found = resolver.resolve(options_.host, std::to_string(options_.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service, ec);
-  if (ec || found.empty()) {
-    return Fail(ErrorCode::kIo, fmt::format("cannot resolve host {}: {}", options_.host, ec.message()),
-                "host");
-  }
-  const tcp::endpoint endpoint = *found.begin();
-  acceptor_.open(endpoint.protocol(), ec);
-  if (ec) return fail(ec);
-  acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (endpoint.address().is_v6()) acceptor_.set_option(asio::ip::v6_only(false), ec);
-  acceptor_.bind(endpoint, ec);
-  if (ec) return fail(ec);
-  acceptor_.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) return fail(ec);
-  port_ = acceptor_.local_endpoint(ec).port();
-  return {};
-}
 
 void BoostHttpServer::Run(HttpHandler& handler) {
   handler_ = &handler;
@@ -290,13 +226,7 @@ void BoostHttpServer::ProcessInput(Connection& c) {
 void BoostHttpServer::Dispatch(Connection& c) {
   auto message = c.parser->release();
   c.parser.reset();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  SplitTarget({message.target().data(), message.target().size()}, request);
-  for (const auto& field : message) {
-    request.headers.emplace_back(ToLowerAscii({field.name_string().data(), field.name_string().size()}),
-                                 std::string(field.value()));
-  }
+  HttpRequest request = ToHttpRequest(message);
   const std::string_view sent_id = request.Header("x-request-id");
   request.request_id = IsSaneRequestId(sent_id) ? std::string(sent_id) : NewRequestId();
   c.exchange = ++next_id_;
@@ -306,7 +236,6 @@ void BoostHttpServer::Dispatch(Connection& c) {
   c.chunked = message.version() >= 11;
   c.body_bytes = 0;
   if (options_.log_requests) c.log_line = fmt::format("{} {}", request.method, request.path.substr(0, 256));
-  request.body = std::move(message.body());
   c.state = State::kHandling;
   exchanges_.emplace(c.exchange, &c);
   handler_->OnRequest(c.exchange, std::move(request));
@@ -444,7 +373,7 @@ void BoostHttpServer::StartLinger(Connection& c) {
   error_code ec;
   c.socket.shutdown(tcp::socket::shutdown_send, ec);
   c.state = State::kLingering;
-  c.linger_end = Clock::now() + kLinger;
+  c.linger_begin = Clock::now();
   c.in = {};
   WaitRead(c);
 }
@@ -500,7 +429,7 @@ void BoostHttpServer::CheckTimeouts(Connection& c, Clock::time_point now) {
       QueueEvent(c, ": ping\n\n");
       return FlushOut(c);
     case State::kLingering:
-      if (now >= c.linger_end) Doom(c);
+      if (now - std::max(c.last_read, c.linger_begin) > kLinger || now - c.linger_begin > kMaxLinger) Doom(c);
       return;
     case State::kReading:
       if (!c.parser) {
@@ -543,11 +472,12 @@ void BoostHttpServer::Shutdown() {
   Post([this] {
     CloseAcceptor();
     for (auto& [id, c] : connections_) {
-      if (c->state != State::kReading || c->close_when_flushed) continue;
-      if (c->parser || c->unread() > 0) {
-        c->close_when_flushed = c->unread() > 0;
+      const bool between_requests = c->state == State::kReading && !c->parser;
+      if (!between_requests) continue;  // closed after its answer
+      if (c->unread() == 0) {
+        Doom(*c);
       } else {
-        StartLinger(*c);
+        c->close_when_flushed = true;
       }
     }
     FinishIfIdle();
