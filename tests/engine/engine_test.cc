@@ -244,20 +244,34 @@ TEST(Engine, DifferentSeedsGiveDifferentTextsAndTheSameSeedTheSame) {
   EXPECT_EQ(run(2), run(2));
 }
 
+// Holds the engine inside its `step`-th Run until released.
+struct Gate {
+  const int64_t step;
+  std::atomic<int64_t> run{0};
+  std::atomic<bool> open{false};
+  std::function<Status(const StepBatch&)> Hook() {
+    return [this](const StepBatch&) -> Status {
+      if (++run == step) {
+        while (!open) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      return {};
+    };
+  }
+  void WaitUntilInside() const {
+    while (run < step) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+};
+
 TEST(Engine, AbortStopsASequenceAndFreesItsBlocks) {
-  std::atomic<bool> hold{false};
-  const auto engine = StartToy(Options(), {.before_run = [&hold](const StepBatch&) -> Status {
-                                 while (hold) std::this_thread::sleep_for(std::chrono::microseconds(50));
-                                 return {};
-                               }});
+  Gate gate{.step = 4};
+  const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
   const Ticket ticket = MustSubmit(*engine, MakeRequest(1, 10, 180));
-  ticket.box->WaitForTokens(3);
-  hold = true;  // a step is under way or about to be
-  const int64_t steps = engine->stats().steps;
+  gate.WaitUntilInside();
   engine->Abort(ticket.id);
-  hold = false;
+  gate.open = true;
   EXPECT_EQ(ticket.box->Wait(), FinishReason::kAbort);
-  EXPECT_LE(engine->stats().steps, steps + 2);  // the one under way, and the one stats() had not seen
+  EXPECT_EQ(engine->stats().steps, 4);  // the one under way was its last
+  EXPECT_EQ(ticket.box->tokens().size(), 4u);
   EXPECT_EQ(engine->stats().free_blocks, 63);
   engine->Abort(ticket.id);  // finished: ignored
   engine->Abort(12345);      // unknown: ignored
@@ -268,18 +282,17 @@ TEST(Engine, AbortStopsASequenceAndFreesItsBlocks) {
 TEST(Engine, AbortReachesAWaitingSequence) {
   EngineOptions options = Options();
   options.max_num_seqs = 1;
-  const auto engine = StartToy(options, {.before_run = [](const StepBatch&) -> Status {
-                                 std::this_thread::sleep_for(std::chrono::microseconds(200));
-                                 return {};
-                               }});
-  const Ticket running = MustSubmit(*engine, MakeRequest(1, 10, 180));
-  const Ticket waiting = MustSubmit(*engine, MakeRequest(2, 10, 180));
+  Gate gate{.step = 2};
+  const auto engine = StartToy(options, {.before_run = gate.Hook()});
+  const Ticket running = MustSubmit(*engine, MakeRequest(2, 10, 30));
+  const Ticket waiting = MustSubmit(*engine, MakeRequest(4, 10, 30));
+  gate.WaitUntilInside();
   engine->Abort(waiting.id);
+  gate.open = true;
   EXPECT_EQ(waiting.box->Wait(), FinishReason::kAbort);
   EXPECT_TRUE(waiting.box->tokens().empty());
-  EXPECT_FALSE(running.box->finished());
-  engine->Abort(running.id);
-  EXPECT_EQ(running.box->Wait(), FinishReason::kAbort);
+  EXPECT_EQ(running.box->Wait(), FinishReason::kLength);
+  EXPECT_EQ(running.box->tokens().size(), 30u);
 }
 
 TEST(Engine, AFailedStepEndsItsSequencesAndTheEngineGoesOn) {
@@ -379,16 +392,18 @@ TEST(Engine, RefusesRequestsPastTheQueueLimit) {
 }
 
 TEST(Engine, DrainFinishesWhatIsThereAndTakesNothingNew) {
-  const auto engine = StartToy(Options());
+  Gate gate{.step = 2};
+  const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
   std::vector<Ticket> tickets;
   for (uint32_t i = 0; i < 20; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 10, 30)));
-  EXPECT_FALSE(engine->drained());
   engine->Drain();
+  EXPECT_FALSE(engine->drained());
   Request late = MakeRequest(1, 5, 5);
   late.sink = std::make_unique<MailSink>(std::make_shared<Mailbox>());
   const auto id = engine->Submit(std::move(late));
   ASSERT_FALSE(id);
   EXPECT_EQ(id.error().code, ErrorCode::kUnavailable);
+  gate.open = true;
   for (const Ticket& ticket : tickets) EXPECT_EQ(ticket.box->Wait(), FinishReason::kLength);
   for (int i = 0; i < 5000 && !engine->drained(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -397,9 +412,16 @@ TEST(Engine, DrainFinishesWhatIsThereAndTakesNothingNew) {
 
 TEST(Engine, ItsEndAbortsWhatRuns) {
   std::vector<Ticket> tickets;
+  Gate gate{.step = 3};
+  std::jthread opener;
   {
-    const auto engine = StartToy(Options());
+    const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
     for (uint32_t i = 0; i < 30; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 20, 150)));
+    gate.WaitUntilInside();
+    opener = std::jthread([&gate] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the destructor is waiting by then
+      gate.open = true;
+    });
   }
   int aborted = 0;
   for (const Ticket& ticket : tickets) {
@@ -428,12 +450,14 @@ class CountingObserver final : public EngineObserver {
 TEST(Engine, TellsTheObserverWhenEverythingHappened) {
   CountingObserver observer;
   std::vector<Ticket> tickets;
+  Gate gate{.step = 1};
   int64_t preemptions = 0;
   {
     EngineOptions options = Options();
     options.num_blocks = 14;  // 13 blocks of 8 for four sequences of up to 40 tokens
-    const auto engine = StartToy(options, {}, &observer);
+    const auto engine = StartToy(options, {.before_run = gate.Hook()}, &observer);
     for (uint32_t i = 0; i < 6; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 20, 20)));
+    gate.open = true;
     for (const Ticket& ticket : tickets) ticket.box->Wait();
     preemptions = engine->stats().num_preemptions;
     EXPECT_EQ(engine->stats().prompt_tokens, 120);  // recomputation is not counted
@@ -471,7 +495,8 @@ TEST(Engine, ServesManyThreadsAndKeepsEveryTextWhole) {
   for (uint32_t seed = 0; seed < 10; ++seed) {
     alone[seed] = TextAlone(seed, 3 + static_cast<int32_t>(seed) * 4, 5 + static_cast<int32_t>(seed) * 3);
   }
-  const auto engine = StartToy(options);
+  Gate gate{.step = 1};  // opened by the first abort, which therefore meets a live sequence
+  const auto engine = StartToy(options, {.before_run = gate.Hook()});
   std::atomic<int> whole{0}, aborted{0};
   {
     std::vector<std::jthread> threads;
@@ -483,7 +508,10 @@ TEST(Engine, ServesManyThreadsAndKeepsEveryTextWhole) {
           const uint32_t seed = random() % 10;
           tickets.emplace_back(seed, MustSubmit(*engine, MakeRequest(seed, 3 + static_cast<int32_t>(seed) * 4,
                                                                      5 + static_cast<int32_t>(seed) * 3)));
-          if (random() % 3 == 0) engine->Abort(tickets[random() % tickets.size()].second.id);
+          if (random() % 3 == 0) {
+            engine->Abort(tickets[random() % tickets.size()].second.id);
+            gate.open = true;
+          }
           if (random() % 4 == 0) (void)engine->stats();
         }
         for (const auto& [seed, ticket] : tickets) {
@@ -514,11 +542,14 @@ TEST(Engine, EveryWayToEndReturnsItsBlocks) {
   SetLogLevel(LogLevel::kOff);
   EngineOptions options = Options();
   options.num_blocks = 30;
+  Gate gate{.step = 1};
   std::atomic<int64_t> run{0};
-  const auto engine = StartToy(options, {.before_run = [&run](const StepBatch&) -> Status {
-                                 if (++run % 97 == 0) return Fail(ErrorCode::kInternal, "injected");
-                                 return {};
-                               }});
+  const auto engine =
+      StartToy(options, {.before_run = [&run, hold = gate.Hook()](const StepBatch& batch) -> Status {
+                 (void)hold(batch);
+                 if (++run % 97 == 0) return Fail(ErrorCode::kInternal, "injected");
+                 return {};
+               }});
   std::mt19937 random(5);
   std::map<FinishReason, int> ends;
   std::vector<Ticket> tickets;
@@ -530,7 +561,10 @@ TEST(Engine, EveryWayToEndReturnsItsBlocks) {
     }
     tickets.push_back(MustSubmit(*engine, std::move(request)));
     if (random() % 5 == 0) engine->Abort(tickets[random() % tickets.size()].id);
-    if (i % 50 == 49) tickets.back().box->Wait();
+    if (i % 50 == 49) {
+      gate.open = true;
+      tickets.back().box->Wait();
+    }
   }
   for (const Ticket& ticket : tickets) ++ends[ticket.box->Wait()];
   SetLogLevel(LogLevel::kInfo);
