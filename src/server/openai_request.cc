@@ -150,8 +150,9 @@ Status ReadSampling(const JsonFields& fields, const CallLimits& limits, Generati
   Set(sampling.min_p, min_p);
   ATTEST_ASSIGN_OR_RETURN(const auto top_k, fields.Int("top_k", -1, std::numeric_limits<int32_t>::max()));
   if (top_k) sampling.top_k = static_cast<int32_t>(std::max<int64_t>(*top_k, 0));  // -1 is off, as 0
-  ATTEST_ASSIGN_OR_RETURN(sampling.seed, fields.Int("seed", std::numeric_limits<int64_t>::min(),
-                                                    std::numeric_limits<int64_t>::max()));
+  ATTEST_ASSIGN_OR_RETURN(const auto seed, fields.Int("seed", std::numeric_limits<int64_t>::min(),
+                                                      std::numeric_limits<int64_t>::max()));
+  if (seed) sampling.seed = seed;
   ATTEST_ASSIGN_OR_RETURN(const auto ignore_eos, fields.Bool("ignore_eos"));
   Set(sampling.ignore_eos, ignore_eos);
   ATTEST_ASSIGN_OR_RETURN(sampling.stop_token_ids, fields.Ids("stop_token_ids", limits.vocab_size));
