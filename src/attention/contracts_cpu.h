@@ -6,6 +6,8 @@
 namespace attest {
 
 #if defined(__x86_64__)
+extern const KernelEntry kAttentionDecodeAmxEntry;          // contracts_cpu_decode.cc
+extern const KernelEntry kAttentionPrefillAmxEntry;         // contracts_cpu_prefill.cc
 extern const KernelEntry kAttentionDecodeAvx512Entry;       // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionDecodeAvx2Entry;         // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionPrefillAvx512Bf16Entry;  // contracts_cpu_prefill.cc

@@ -1,4 +1,5 @@
 #include "attention/contracts_cpu.h"
+#include "kernels/cpu/attention_decode_bf16.h"
 #include "kernels/cpu/attention_decode_f32.h"
 
 #if defined(__x86_64__)
@@ -29,8 +30,33 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
   RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
 }
 
+constexpr std::string_view kBf16Words =
+    "Split-KV decode of one to eight new tokens over pages or contiguous K and V in bf16, with bf16 products "
+    "and "
+    "float32 sums: queries and softmax weights are rounded to bf16. Keys are read once per GQA group. Causal "
+    "or not, "
+    "windows, chunks, softcap, ALiBi, sink logits, LSE, any page size. No streaming sink tokens, no "
+    "descales, "
+    "not in precise mode.";
+
+void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons) {
+  CheckTileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+  // f32 is named by CheckTileSpec as acceptable; this kernel reads pages as bf16 pairs.
+  Require(reasons, problem.spec.kv_dtype != DType::kF32, "kv_dtype", "f32", "bf16");
+}
+
 }  // namespace
 
+const KernelEntry kAttentionDecodeAmxEntry{
+    .contract = {.name = "attention_decode_amx",
+                 .words = kBf16Words,
+                 .isa = CpuIsa::kAmx,
+                 .arithmetic = AttentionArithmetic::kBf16,
+                 .phases = kPhases,
+                 .limits = kLimits,
+                 .check = CheckBf16Spec},
+    .kernel = &kAttentionDecodeAmx,
+};
 const KernelEntry kAttentionDecodeAvx512Entry{
     .contract = {.name = "attention_decode_avx512",
                  .words = kWords,

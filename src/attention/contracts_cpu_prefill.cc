@@ -45,6 +45,16 @@ void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons
 
 }  // namespace
 
+const KernelEntry kAttentionPrefillAmxEntry{
+    .contract = {.name = "attention_prefill_amx",
+                 .words = kBf16Words,
+                 .isa = CpuIsa::kAmx,
+                 .arithmetic = AttentionArithmetic::kBf16,
+                 .phases = kPhases,
+                 .limits = {},
+                 .check = CheckBf16Spec},
+    .kernel = &kAttentionPrefillAmx,
+};
 const KernelEntry kAttentionPrefillAvx512Bf16Entry{
     .contract = {.name = "attention_prefill_avx512bf16",
                  .words = kBf16Words,

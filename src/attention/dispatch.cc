@@ -12,8 +12,10 @@ namespace {
 // clang-format off
 constexpr const KernelEntry* kKernels[] = {
 #if defined(__x86_64__)
+    &kAttentionDecodeAmxEntry,
     &kAttentionDecodeAvx512Entry,
     &kAttentionDecodeAvx2Entry,
+    &kAttentionPrefillAmxEntry,
     &kAttentionPrefillAvx512Bf16Entry,
     &kAttentionPrefillAvx512Entry,
     &kAttentionPrefillAvx2Entry,

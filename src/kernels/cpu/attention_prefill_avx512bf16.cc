@@ -54,8 +54,7 @@ void Run(const AttentionParams& params, const AttentionWorkItem& item, const Att
     BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)), &tile);
     ATTEST_KERNEL_CHECK(tile.kv_is_bf16, ==, true);
     std::byte* bytes = AttentionThreadScratch(scratch);
-    tile.softcap_log2 > 0.0f || tile.has_alibi ? Tile::Run<Bf16Bits, true>(tile, bytes)
-                                               : Tile::Run<Bf16Bits, false>(tile, bytes);
+    tile.transforms_scores ? Tile::Run<Bf16Bits, true>(tile, bytes) : Tile::Run<Bf16Bits, false>(tile, bytes);
   }
 }
 int64_t ThreadScratchBytes(const AttentionShape& shape) {

@@ -128,10 +128,10 @@ struct DecodeTile {
     const AttentionTileRow& r = t.rows[row];
     float* s = b.s + row * kTile;
     const int padded = RoundUp(keys, kLanes);
-    for (int i = keys; i < padded; ++i) s[i] = kMinusInf;
-    if (t.softcap_log2 > 0.0f) {
+    if (t.transforms_scores) {
       for (int i = 0; i < padded; i += kLanes) {
-        V::Store(s + i, V::Mul(V::Set1(t.softcap_log2), Tanh<V>(V::Load(s + i))));
+        const F y = V::Mul(V::Load(s + i), V::Set1(t.score_scale));
+        V::Store(s + i, t.softcap_log2 > 0.0f ? V::Mul(V::Set1(t.softcap_log2), Tanh<V>(y)) : y);
       }
     }
     if (t.has_alibi) {
@@ -140,12 +140,14 @@ struct DecodeTile {
         s[i] -= r.slope * static_cast<float>(distance < 0 ? -distance : distance);
       }
     }
+    // Scores past `keys` are of repeated rows or old; they lie past every row's end.
     for (int i = 0; i < MinInt(r.begin - first, keys); ++i) s[i] = kMinusInf;
     for (int i = MaxInt(r.end - first, 0); i < padded; ++i) s[i] = kMinusInf;
 
     F top = V::Load(s);
     for (int i = kLanes; i < padded; i += kLanes) top = V::Max(top, V::Load(s + i));
-    const float tile_max = V::ReduceMax(top);
+    const float scale = t.transforms_scores ? 1.0f : t.score_scale;
+    const float tile_max = V::ReduceMax(top) * scale;
     float m = b.max[row];
     F l = V::Load(b.sum + row * kLanes);
     if (tile_max > m + 8.0f) {  // weights stay below 2^8; a rescale is rare after the first tile
@@ -158,7 +160,7 @@ struct DecodeTile {
     }
     const F top_m = V::Set1(m);
     for (int i = 0; i < padded; i += kLanes) {
-      const F weight = Exp2<V>(V::Sub(V::Load(s + i), top_m));
+      const F weight = Exp2<V>(V::Msub(V::Load(s + i), V::Set1(scale), top_m));
       l = V::Add(l, weight);
       V::Store(s + i, weight);
     }
@@ -194,7 +196,7 @@ struct DecodeTile {
     const Buffers b = Carve(scratch, t.head_dim, t.v_head_dim);
     for (int row = 0; row < t.num_rows; ++row) {
       float* q = b.q + row * t.head_dim;
-      for (int d = 0; d < t.head_dim; ++d) q[PackedDim(d)] = t.rows[row].q[d] * t.q_factor;
+      for (int d = 0; d < t.head_dim; ++d) q[PackedDim(d)] = t.rows[row].q[d] * t.q_sign;
       float* o = b.o + row * t.v_head_dim;
       for (int d = 0; d < t.v_head_dim; d += kLanes) V::Store(o + d, V::Zero());
       V::Store(b.sum + row * kLanes, V::Zero());

@@ -91,6 +91,7 @@ struct PrefillTile {
 
   // Scores: out[r][lane] = sum over i < n of a[r * row_step + i] * b[i][lane], kRows keys.
   // Values: out[r][lane] += sum over i < n of a[i * step + r] * b[i][lane], kRows dims.
+  // The sums of a block are added at its end: a chain of 64 keys rounds less than one over the whole context.
   // Not inlined: inside Run the offsets of the four rows are spilled and reloaded in the inner loop.
   [[gnu::noinline]] static void Scores(const float* a, int64_t row_step, int n, const float* b, float* out) {
     F c[kRows][kPanelVecs];
@@ -116,7 +117,7 @@ struct PrefillTile {
   [[gnu::noinline]] static void Values(const float* a, int64_t step, int n, const float* b, float* out) {
     F c[kRows][kPanelVecs];
     ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
-      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = V::Load(out + r * kPanel + x * V::kLanes);
+      ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) c[r][x] = V::Zero();
     }
     for (int i = 0; i < n; ++i, a += step, b += kPanel) {
       F y[kPanelVecs];
@@ -128,7 +129,8 @@ struct PrefillTile {
     }
     ATTEST_UNROLL for (int r = 0; r < kRows; ++r) {
       ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
-        V::Store(out + r * kPanel + x * V::kLanes, c[r][x]);
+        float* at = out + r * kPanel + x * V::kLanes;
+        V::Store(at, V::Add(V::Load(at), c[r][x]));
       }
     }
   }
@@ -162,7 +164,7 @@ struct PrefillTile {
       for (int d = 0; d < t.head_dim; d += 8) {
         __m256 x[8];
         for (int i = 0; i < 8; ++i) {
-          x[i] = _mm256_mul_ps(_mm256_loadu_ps(rows[lane + i] + d), _mm256_set1_ps(t.q_factor));
+          x[i] = _mm256_mul_ps(_mm256_loadu_ps(rows[lane + i] + d), _mm256_set1_ps(t.q_sign));
         }
         Transpose8x8(x);
         A::StoreQueryWords(x, q + d / kPack * kPanel + lane, kPanel);
@@ -181,6 +183,7 @@ struct PrefillTile {
           float* at = s + key * kPanel + x * V::kLanes;
           F y = V::Load(at);
           if constexpr (kTransform) {
+            y = V::Mul(y, V::Set1(t.score_scale));
             if (t.softcap_log2 > 0.0f) y = V::Mul(V::Set1(t.softcap_log2), Tanh<V>(y));
             if (t.has_alibi) {
               const F distance =
@@ -202,10 +205,12 @@ struct PrefillTile {
     }
     // The maximum moves only when it grew by more than 8 (weights stay below 2^8): a rescale of the output
     // costs as much as 1/64 of a product and is almost never needed after the first block.
+    const F scale = V::Set1(kTransform ? 1.0f : t.score_scale);
     F m[kPanelVecs];
     F l[kPanelVecs];
     bool grew = false;
     ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
+      top[x] = V::Mul(top[x], scale);
       m[x] = V::Load(p->max + x * V::kLanes);
       l[x] = V::Load(p->sum + x * V::kLanes);
       grew = grew || V::AnyGreater(top[x], V::Add(m[x], V::Set1(8.0f)));
@@ -230,7 +235,7 @@ struct PrefillTile {
       ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
         F weights[kPack];
         ATTEST_UNROLL for (int i = 0; i < kPack; ++i) {
-          weights[i] = A::Weight(V::Sub(V::Load(s + (key + i) * kPanel + x * V::kLanes), m[x]));
+          weights[i] = A::Weight(V::Msub(V::Load(s + (key + i) * kPanel + x * V::kLanes), scale, m[x]));
           l[x] = V::Add(l[x], weights[i]);
         }
         A::StoreWeights(weights, s + key / kPack * kPanel + x * V::kLanes);
@@ -320,7 +325,7 @@ struct PrefillKernel {
       BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)),
                          &tile);
       std::byte* bytes = AttentionThreadScratch(scratch);
-      const bool transform = tile.softcap_log2 > 0.0f || tile.has_alibi;
+      const bool transform = tile.transforms_scores;
       if (tile.kv_is_bf16) {
         transform ? Tile::template Run<Bf16Bits, true>(tile, bytes)
                   : Tile::template Run<Bf16Bits, false>(tile, bytes);

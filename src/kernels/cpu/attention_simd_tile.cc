@@ -81,7 +81,10 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
   tile->has_alibi = params.alibi_slopes != nullptr;
   tile->has_sinks = params.sinks != nullptr && item.num_splits == 1;
   tile->softcap_log2 = params.softcap > 0.0f ? params.softcap * kLog2E : 0.0f;
-  tile->q_factor = params.softcap > 0.0f ? params.scale / params.softcap : params.scale * kLog2E;
+  const float scale = std::abs(params.scale);
+  tile->score_scale = params.softcap > 0.0f ? scale / params.softcap : scale * kLog2E;
+  tile->q_sign = params.scale < 0.0f ? -1.0f : 1.0f;
+  tile->transforms_scores = params.softcap > 0.0f || tile->has_alibi || tile->score_scale == 0.0f;
   FillPages(params, item, tile);
 
   const auto seq = static_cast<size_t>(item.seq);

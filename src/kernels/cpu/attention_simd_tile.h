@@ -14,7 +14,7 @@ namespace attest {
 
 inline constexpr int kMaxTileRows = 192;
 
-// Scores are kept in log2 units: softmax is 2^(s - m) and q is multiplied by `q_factor` when it is packed.
+// Scores are kept in log2 units: softmax is 2^(s - m) with s = score_scale * <q_sign * q, k>.
 //
 // No default values: a tile of 192 rows would be cleared for every item, 0.2 us of a 1 us decode item.
 struct AttentionTileRow {
@@ -36,9 +36,14 @@ struct AttentionTile {
   int32_t begin = 0;  // keys that some row sees; begin == end: none
   int32_t end = 0;
 
-  // scale * log2(e), or scale / softcap when there is a softcap (then s = softcap_log2 * tanh(q k)).
-  float q_factor = 0.0f;
+  // |scale| * log2(e), or |scale| / softcap when there is a softcap (then s = softcap_log2 * tanh(scaled q
+  // k)). Applied to the finished dot product: a factor folded into q would round q once more. The sign of the
+  // scale is applied to q, exactly, so that the maximum of scaled scores is the scaled maximum.
+  float score_scale = 0.0f;
+  float q_sign = 1.0f;
   float softcap_log2 = 0.0f;  // softcap * log2(e); 0: off
+  // Softcap, ALiBi, or a scale of 0 (a masked -inf times 0 is NaN): scores are finished before the mask.
+  bool transforms_scores = false;
   bool has_alibi = false;
   bool has_sinks = false;
 

@@ -49,6 +49,7 @@ struct Avx2Vec {
   static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F Div(F a, F b) { return _mm256_div_ps(a, b); }
   static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F Msub(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
   static F Nmadd(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
   static F Max(F a, F b) { return _mm256_max_ps(a, b); }  // b when either is NaN
   static F Abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
@@ -121,6 +122,7 @@ struct Avx512Vec {
   static F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F Div(F a, F b) { return _mm512_div_ps(a, b); }
   static F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F Msub(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
   static F Nmadd(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
   static F Max(F a, F b) { return _mm512_max_ps(a, b); }  // b when either is NaN
   static F Abs(F a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
