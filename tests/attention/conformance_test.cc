@@ -73,7 +73,8 @@ TEST_P(AttentionConformance, IsUnmovedByPoisonPagesAndStrides) {
   const KernelEntry& entry = *GetParam().entry;
   const AttentionCase& test_case = GetParam().test_case;
   const std::string forced = ForcedWherePossible(entry, test_case.spec);
-  if (forced.empty()) return;
+  if (forced.empty() || entry.contract.name == "reference")
+    return;  // the oracle's poison is in every case above
   AttentionBatch ordered(test_case.spec, test_case.q_len, test_case.kv_len,
                          {.seed = 7, .poison = 1e4f, .shuffle_pages = false});
   AttentionBatch padded(test_case.spec, test_case.q_len, test_case.kv_len,

@@ -38,8 +38,9 @@ World MakeWorld() {
 }
 
 // Runs the batch made of the given shapes and compares every row.
+// `kernel`, when given, must run for every phase it accepts.
 ::testing::AssertionResult BatchIsRight(World& world, const AttentionRouter& router,
-                                        std::span<const int> shapes) {
+                                        const KernelEntry* kernel, std::span<const int> shapes) {
   const AttentionSpec& spec = world.batch.spec();
   const int64_t row = int64_t{spec.q_heads} * spec.head_dim;
   int32_t q_len[kPlaces], kv_len[kPlaces];
@@ -72,8 +73,10 @@ World MakeWorld() {
   for (const PlannedRoute& route : PlannedRoutes(**plan)) {
     tokens += route.num_tokens;
     seqs += route.num_seqs;
-    if (!router.forced().empty() && route.kernel != router.forced()) {
-      return ::testing::AssertionFailure() << route.kernel << " ran";
+    if (kernel == nullptr) continue;
+    const bool accepts = router.forced_for(route.phase) == kernel->contract.name;
+    if (route.kernel != (accepts ? kernel->contract.name : "attention_general")) {
+      return ::testing::AssertionFailure() << route.kernel << " ran for " << AttentionPhaseName(route.phase);
     }
   }
   if (tokens != q_begin.total()) return ::testing::AssertionFailure() << tokens << " rows are in a group";
@@ -101,7 +104,8 @@ World MakeWorld() {
   return ::testing::AssertionSuccess();
 }
 
-void AllBatches(World& world, const std::string& forced, int max_seqs, int stride) {
+void AllBatches(World& world, const KernelEntry* kernel, const std::string& forced, int max_seqs,
+                int stride) {
   const AttentionRouter router = AttentionRouter::Create(ThisCpu(), forced).value();
   for (int n = 1; n <= max_seqs; ++n) {
     int count = 1;
@@ -110,7 +114,7 @@ void AllBatches(World& world, const std::string& forced, int max_seqs, int strid
     for (int code = 0; code < count; code += n == max_seqs ? stride : 1) {
       int shapes[kPlaces] = {}, rest = code;
       for (int i = 0; i < n; ++i, rest /= kShapes) shapes[i] = rest % kShapes;
-      const auto right = BatchIsRight(world, router, {shapes, static_cast<size_t>(n)});
+      const auto right = BatchIsRight(world, router, kernel, {shapes, static_cast<size_t>(n)});
       ASSERT_TRUE(right) << forced << " on batch " << code << " of " << n;
     }
   }
@@ -124,22 +128,15 @@ constexpr int kSampled = 1;
 
 TEST(AttentionCoverage, EveryRowOfEverySmallBatchIsComputedOnceByTheChosenKernels) {
   World world = MakeWorld();
-  AllBatches(world, "", 4, kSampled);
+  AllBatches(world, nullptr, "", 4, kSampled);
 }
 
 TEST(AttentionCoverage, EveryRowOfEverySmallBatchIsComputedOnceByEachKernelForcedByName) {
   World world = MakeWorld();
   for (const KernelEntry* entry : RunnableKernels()) {
-    bool all_phases = true;
-    for (const AttentionPhase phase : kAttentionPhases) {
-      const AttentionProblem problem{.spec = world.batch.spec(), .phase = phase};
-      all_phases = all_phases && Check(entry->contract, problem, ThisCpu()).empty();
-    }
-    // A kernel of some phases runs with the general one for the others; the routes are asserted elsewhere.
-    const std::string forced =
-        all_phases ? std::string(entry->contract.name) : ForcedWherePossible(*entry, world.batch.spec());
-    if (!all_phases || forced.empty()) continue;
-    AllBatches(world, forced, 3, entry->contract.name == "reference" ? 101 : kSampled);
+    const std::string forced = ForcedWherePossible(*entry, world.batch.spec());
+    if (forced.empty()) continue;
+    AllBatches(world, entry, forced, 3, entry->contract.name == "reference" ? 101 : kSampled);
   }
 }
 
