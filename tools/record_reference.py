@@ -36,10 +36,10 @@ TOP = 5
 
 
 def dump(path, value):
-    """JSON with one line per prompt or field, and floats cut to six decimals (far below the tolerances)."""
+    """JSON with one line per field, and floats cut to seven significant digits (as float32 has)."""
     def cut(item):
         if isinstance(item, float):
-            return round(item, 6)
+            return float(f"{item:.7g}")
         if isinstance(item, list):
             return [cut(x) for x in item]
         if isinstance(item, dict):

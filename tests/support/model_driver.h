@@ -33,7 +33,7 @@ class ModelDriver {
       : model_(model),
         team_(team),
         block_size_(model.attention_spec().block_size),
-        blocks_per_seq_((max_len + block_size_ - 1) / block_size_),
+        blocks_per_seq_(std::max(2, (max_len + block_size_ - 1) / block_size_)),
         kv_(Allocate(model, int64_t{num_seqs} * blocks_per_seq_)),
         kv_len_(static_cast<size_t>(num_seqs), 0),
         tables_(static_cast<size_t>(num_seqs * blocks_per_seq_)) {
@@ -75,12 +75,12 @@ class ModelDriver {
     for (const StepPiece& piece : pieces) {
       const auto seq = static_cast<size_t>(piece.seq);
       const auto* table = tables_.data() + piece.seq * blocks_per_seq_;
-      for (const int32_t token : piece.tokens) {
+      for (size_t i = 0; i < piece.tokens.size(); ++i) {
         const int32_t position = kv_len_[seq]++;
-        batch.tokens.push_back(token);
+        batch.tokens.push_back(piece.tokens[i]);
         batch.positions.push_back(position);
         batch.slots.push_back(int64_t{table[position / block_size_]} * block_size_ + position % block_size_);
-        if (!last_rows_only || &token == &piece.tokens.back()) {
+        if (!last_rows_only || i + 1 == piece.tokens.size()) {
           batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
         }
       }
