@@ -210,6 +210,8 @@ class Translator {
         } else {
           for (const char* name : {"L", "M", "Nd", "Nl", "Pc"}) AddCategory(name, members);
           members += R"(\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+          // Superscripts and fractions of Latin-1 are word characters to Oniguruma, but not inside a set.
+          if (!in_set) members += R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
         }
         Emit(members, negated, in_set);
         return {};

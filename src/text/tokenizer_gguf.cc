@@ -116,8 +116,7 @@ Status ReadByteLevel(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
     spec.bpe.ignore_merges = true;
     adds_bos = true;
   } else if (vocabulary.pre == "qwen2") {
-    // The model's own tokenizer composes its text first (NFC), although llama.cpp does not.
-    spec.normalizer.push_back(NfcStep{});
+    // Without NFC, which the model's own tokenizer.json has: llama.cpp and transformers read this file so.
     spec.pre_tokenizer.push_back(Isolate(kQwen2Pattern));
   } else if (vocabulary.pre == "default" || vocabulary.pre.empty()) {
     for (const std::string_view pattern :

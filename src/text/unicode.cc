@@ -95,9 +95,10 @@ bool Contains(const std::vector<Range>& ranges, char32_t c) {
 }
 
 // The library's tables end with Unicode 9: what came later passes through and separates what stands around
-// it.
+// it. So does U+11A7, which composes with nothing but which utf8proc 2.8 drops after a Hangul syllable.
 bool IsNfcBarrier(char32_t c) {
-  return c >= 0x700 && (Contains(NfcInertRanges(), c) || Contains(CategoriesSinceUnicode14(), c));
+  return c >= 0x700 &&
+         (c == 0x11A7 || Contains(NfcInertRanges(), c) || Contains(CategoriesSinceUnicode14(), c));
 }
 
 void AppendNfcOfRun(std::string_view run, std::string& out) {
