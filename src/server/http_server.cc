@@ -409,7 +409,7 @@ void BoostHttpServer::Tick() {
                 options_.ping_interval});
   tick_.expires_after(std::clamp(shortest / 4, milliseconds{5}, milliseconds{250}));
   tick_.async_wait([this](const error_code& ec) {
-    if (ec) return;
+    if (ec || !work_) return;  // without work_, the cancel came too late for a timer that had fired
     const auto now = Clock::now();
     for (auto& [id, connection] : connections_) CheckTimeouts(*connection, now);
     Tick();

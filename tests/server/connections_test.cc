@@ -262,6 +262,19 @@ TEST_F(Connections, ThatTakeNothingAreClosedInTime) {
   EXPECT_TRUE(engine_->WaitUntilIdle());
 }
 
+// The periodic timer may fire while the connections are being closed; the I/O thread must end all the same.
+TEST_F(Connections, AreAllClosedByStopEvenWhenThatOutlastsATimer) {
+  options_.http.ping_interval = milliseconds(1);
+  StartServer();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 450; ++i) clients.push_back(std::make_unique<HttpClient>(port()));
+  clients.back()->SendRequest("GET", "/health");
+  ASSERT_EQ(clients.back()->Read().status, 200);  // accepted in order: all are there
+  server_->Stop();
+  server_->Join();
+  for (auto& client : clients) EXPECT_TRUE(client->AtEnd());
+}
+
 TEST_F(Connections, FivehundredStreamsAllEnd) {
   step_time_ = milliseconds(1);
   StartServer();
