@@ -166,7 +166,9 @@ void Values(const uint32_t* v, int keys, int v_head_dim, const uint32_t* p, floa
   }
 }
 
+// Where a key's scores, and a pair of keys' weights, lie for one column of rows.
 float* ScoreRow(float* s, int key) { return s + key / 16 * (2 * kTileWords) + key % 16 * 16; }
+uint32_t* WeightRow(uint32_t* p, int key) { return p + key / 32 * (2 * kTileWords) + key % 32 * 8; }
 
 // One column of scores becomes pairs of bf16 weights. `s` and `p` point at the column's first tile.
 void Softmax(const AttentionTile& t, Column* c, bool edge, int32_t first_key, int keys, float* s, uint32_t* p,
@@ -221,27 +223,34 @@ void Softmax(const AttentionTile& t, Column* c, bool edge, int32_t first_key, in
         _mm512_store_ps(tile + i, _mm512_mul_ps(_mm512_load_ps(tile + i), factor));
     }
   }
-  const __m512 bias = FixedPointExp2::Bias(m);
-  const __m512 fixed = _mm512_mul_ps(scale, _mm512_set1_ps(FixedPointExp2::kOne));
-  const auto ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-  __m512 part = _mm512_setzero_ps();
-  for (int key = 0; key < keys; key += 32) {
-    uint32_t* to = p + key * 16;
-    for (int half = 0; half < 2; ++half, to += 128) {
-      const float* at = ScoreRow(s, key + 16 * half);
-      ATTEST_UNROLL for (int i = 0; i < 8; i += 2) {
-        const __m512i w =
-            exp2.Pair(_mm512_load_ps(at + 32 * i), _mm512_load_ps(at + 32 * i + 16), fixed, bias);
-        const __m512i w1 =
-            exp2.Pair(_mm512_load_ps(at + 32 * i + 32), _mm512_load_ps(at + 32 * i + 48), fixed, bias);
-        l = _mm512_dpbf16_ps(l, (__m512bh)w, ones);
-        part = _mm512_dpbf16_ps(part, (__m512bh)w1, ones);
-        _mm512_store_si512(to + 16 * i, w);
-        _mm512_store_si512(to + 16 * i + 16, w1);
-      }
+  // Without an LSE only the ratio of weights counts, and the sum is of the rounded weights. An LSE also shows
+  // their common error, up to 0.6 % when all scores are alike, so then the weights are computed in float32
+  // first.
+  if (t.rows[0].lse == nullptr) {
+    const __m512 bias = FixedPointExp2::Bias(m);
+    const __m512 fixed = _mm512_mul_ps(scale, _mm512_set1_ps(FixedPointExp2::kOne));
+    const auto ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    __m512 part = _mm512_setzero_ps();
+    for (int key = 0; key < keys; key += 4) {
+      const float* at = ScoreRow(s, key);
+      uint32_t* to = WeightRow(p, key);
+      const __m512i w = exp2.Pair(_mm512_load_ps(at), _mm512_load_ps(at + 16), fixed, bias);
+      const __m512i w1 = exp2.Pair(_mm512_load_ps(at + 32), _mm512_load_ps(at + 48), fixed, bias);
+      l = _mm512_dpbf16_ps(l, (__m512bh)w, ones);
+      part = _mm512_dpbf16_ps(part, (__m512bh)w1, ones);
+      _mm512_store_si512(to, w);
+      _mm512_store_si512(to + 16, w1);
+    }
+    l = _mm512_add_ps(l, part);
+  } else {
+    for (int key = 0; key < keys; key += 2) {
+      const float* at = ScoreRow(s, key);
+      const __m512 w = Exp2Degree3<V>(_mm512_fmsub_ps(_mm512_load_ps(at), scale, m));
+      const __m512 w1 = Exp2Degree3<V>(_mm512_fmsub_ps(_mm512_load_ps(at + 16), scale, m));
+      l = _mm512_add_ps(l, _mm512_add_ps(w, w1));
+      _mm512_store_si512(WeightRow(p, key), PairWeights(w, w1));
     }
   }
-  l = _mm512_add_ps(l, part);
   _mm512_store_ps(c->sum, _mm512_mask_mov_ps(l, is_bad, _mm512_set1_ps(__builtin_nanf(""))));
 }
 
