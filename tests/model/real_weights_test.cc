@@ -24,6 +24,13 @@ constexpr double kPreciseTolerance = 2e-3;
 constexpr double kNearTie = 2 * kPreciseTolerance;
 constexpr size_t kChunk = 256;  // of long prompts, to bound the logits held at once
 
+// Sanitizers make a step ten times slower, so they see two prompts instead of nine.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 int NumThreads() { return std::max(1, std::min(DetectCpu().logical_cpus, 8)); }
 
 class RealWeights : public ::testing::Test {
@@ -33,6 +40,7 @@ class RealWeights : public ::testing::Test {
     if (!path) GTEST_SKIP() << ModelMissing(kSmolLm2File);
     path_ = *path;
     prompts_ = ReadReferencePrompts(ModelDataFolder() / "smollm2_hf.json");
+    if (kSanitized) prompts_.resize(2);
   }
 
   std::unique_ptr<Model> Load(const std::filesystem::path& path, ComputeMode compute) {
@@ -54,7 +62,7 @@ class RealWeights : public ::testing::Test {
   }
 
   static void ExpectPrecise(const Comparison& comparison) {
-    EXPECT_GE(comparison.positions, 8 * 64 + 664);
+    EXPECT_GE(comparison.positions, kSanitized ? 2 * 64 : 8 * 64 + 664);
     EXPECT_LE(comparison.max_difference, kPreciseTolerance) << comparison.worst;
     EXPECT_LE(comparison.largest_gap_where_greedy_differs, kNearTie);
     EXPECT_EQ(comparison.outside_top5, 0);
@@ -85,7 +93,7 @@ class RealWeights : public ::testing::Test {
   // The largest difference from them when the tokens come in pieces, one by one, or in mixed steps.
   double LargestOverRoutes(Model& model, const Rows& whole) {
     const auto t = std::span<const int32_t>(prompts_[1].tokens).first(40);
-    const auto other = std::span<const int32_t>(prompts_[5].tokens).first(20);
+    const auto other = std::span<const int32_t>(prompts_[0].tokens).first(20);
     double largest = 0;
     for (const size_t chunk : {1u, 7u, 32u}) {
       ModelDriver driver(model, team_, 1, 64);
@@ -122,7 +130,7 @@ TEST_F(RealWeights, PreciseModeMatchesTransformersOnEveryPosition) {
 TEST_F(RealWeights, DefaultModeIsAtMostHalfAsFarAsLlamaCpp) {
   const auto& prompts = prompts_;
   const auto others = ReadReferencePrompts(ModelDataFolder() / "smollm2_llamacpp.json");
-  ASSERT_EQ(prompts.size(), others.size());
+  ASSERT_LE(prompts.size(), others.size());
   double sum = 0;
   double values = 0;
   for (size_t p = 0; p < prompts.size(); ++p) {
@@ -265,6 +273,7 @@ TEST_F(RealWeights, TheSameWeightsAsSafetensorsGiveTheSameLogits) {
 
 // The whole model as transformers writes it; 538 MB, so only where it was made (tools/record_reference.py).
 TEST_F(RealWeights, TheSafetensorsFolderMatchesTransformersOnEveryPosition) {
+  if (kSanitized) GTEST_SKIP() << "the GGUF file went through the same code";
   const char* given = std::getenv("ATTEST_HF_SMOLLM2");
   const auto folder =
       given != nullptr ? std::optional<std::filesystem::path>(given) : FindModel("hf-smollm2");
@@ -275,8 +284,8 @@ TEST_F(RealWeights, TheSafetensorsFolderMatchesTransformersOnEveryPosition) {
   ExpectPrecise(CompareAll(*model));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(RealWeights, LoadingKeepsLittleMoreThanTheFileResident) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory of its own";
   const auto checkpoint = Checkpoint::Open(path_).value();
   ModelOptions options;
   options.cpu = DetectCpu();
@@ -289,7 +298,6 @@ TEST_F(RealWeights, LoadingKeepsLittleMoreThanTheFileResident) {
   EXPECT_LE(resident, checkpoint->file_bytes() * 115 / 100);
   EXPECT_LE((*model)->weight_bytes(), checkpoint->file_bytes() * 105 / 100);
 }
-#endif
 
 }  // namespace
 }  // namespace attest
