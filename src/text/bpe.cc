@@ -86,8 +86,8 @@ const BpeModel::PairSlot* BpeModel::FindPair(int32_t left, int32_t right) const 
   const uint64_t key = PairKey(left, right);
   const size_t mask = pairs_.size() - 1;
   for (size_t slot = (key * 0x9E3779B97F4A7C15ULL) >> pair_shift_;; slot = (slot + 1) & mask) {
-    if (pairs_[slot].key == kNoPair) return nullptr;  // first: two unknown symbols make this very key
     if (pairs_[slot].key == key) return &pairs_[slot];
+    if (pairs_[slot].key == kNoPair) return nullptr;
   }
 }
 
@@ -137,7 +137,6 @@ void BpeModel::EncodeWord(std::string_view word, BpeScratch& scratch, std::vecto
   } else {
     MergeMany(scratch);
   }
-  std::erase(symbols, -1);
   ids.insert(ids.end(), symbols.begin(), symbols.end());
   if (entry != nullptr && symbols.size() <= std::size(entry->ids)) {
     entry->length = static_cast<uint8_t>(word.size());
@@ -150,10 +149,7 @@ void BpeModel::EncodeWord(std::string_view word, BpeScratch& scratch, std::vecto
 void BpeModel::AddSymbols(std::string_view word, std::vector<int32_t>& symbols) const {
   std::optional<int32_t> pending_unk;  // written before the next known character, or at the end
   const auto add_unknown = [&] {
-    if (!options_.unk_id.has_value()) {
-      if (options_.unknown_separates) symbols.push_back(-1);
-      return;
-    }
+    if (!options_.unk_id.has_value()) return;
     if (pending_unk.has_value() && !options_.fuse_unk) symbols.push_back(*pending_unk);
     pending_unk = options_.unk_id;
   };

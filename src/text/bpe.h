@@ -28,10 +28,7 @@ struct BpeOptions {
   bool byte_fallback = false;
   bool fuse_unk = false;
   bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
-  // A byte without a token separates its neighbours (llama.cpp) instead of bringing them together
-  // (tokenizers).
-  bool unknown_separates = false;
-  std::optional<int32_t> unk_id;
+  std::optional<int32_t> unk_id;  // without it, what has no token vanishes
 };
 
 // Working memory of one encoding thread: a bounded cache of piece -> ids and the merge buffers. Belongs to

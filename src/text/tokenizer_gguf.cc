@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -52,14 +54,21 @@ int32_t TypeOf(const GgufVocabulary& vocabulary, size_t id) {
   return vocabulary.token_types.empty() ? kNormal : vocabulary.token_types[id];
 }
 
+bool IsBlankRun(std::string_view text) {
+  return text.size() >= 2 && text.find_first_not_of(' ') == std::string_view::npos;
+}
+
 void AddMatchedTokens(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
   std::unordered_set<std::string_view> seen;
   for (size_t id = vocabulary.tokens.size(); id-- > 0;) {  // of equal texts the last one counts
     const int32_t type = TypeOf(vocabulary, id);
     const std::string_view text = vocabulary.tokens[id];
-    const bool end_marker = type != kUnused && vocabulary.model == "gpt2" && IsEndMarker(text);
+    // Some converters forget to mark the token that ends a turn; nobody writes one as ordinary text.
+    const bool end_marker =
+        type == kNormal && IsEndMarker(text) && (text.starts_with("<|") || text == "<end_of_turn>");
     if (type != kControl && type != kUnknown && type != kUserDefined && !end_marker) continue;
     if (text.empty() || !seen.insert(text).second) continue;
+    if (vocabulary.model == "llama" && IsBlankRun(text)) continue;
     spec.added_tokens.push_back({.id = static_cast<int32_t>(id),
                                  .content = std::string(text),
                                  .special = type != kUserDefined || end_marker});
@@ -101,7 +110,6 @@ SplitStep Isolate(std::string_view pattern) {
 
 Status ReadByteLevel(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
   spec.bpe.byte_level = true;
-  spec.bpe.unknown_separates = true;
   spec.decoder.emplace_back(ByteLevelDecoder{});
   ByteLevelStep bytes;
   bytes.add_prefix_space = vocabulary.add_space_prefix.value_or(false);
@@ -140,7 +148,9 @@ Status ReadByteLevel(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
 }
 
 // SentencePiece joins the adjacent pair whose text is the token of highest score. As ranks: every way to cut
-// a token into two tokens is a merge, ranked by the score of the whole.
+// a token into two tokens is a merge, in order of the whole's score; user-defined tokens come before all
+// others. Runs of blanks are user-defined tokens of Gemma: merged from U+2581 like words, as in the model's
+// tokenizer.json.
 Status MergesFromScores(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
   if (vocabulary.scores.size() != vocabulary.tokens.size()) {
     return Corrupt("scores", fmt::format("tokenizer.ggml.scores has {} entries for {} tokens",
@@ -148,31 +158,47 @@ Status MergesFromScores(const GgufVocabulary& vocabulary, TokenizerSpec& spec) {
   }
   Vocabulary index;
   std::vector<int32_t> by_score;
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
     // Control, unknown and byte tokens never come from text by merging.
     const int32_t type = TypeOf(vocabulary, id);
     const bool merges = type == kNormal || type == kUserDefined || type == kUnused;
-    index.Append(merges ? vocabulary.tokens[id] : std::string_view());
-    if (vocabulary.scores[id] != vocabulary.scores[id]) {
+    if (type == kUserDefined && IsBlankRun(spec.tokens[id])) {
+      const size_t length = spec.tokens[id].size();
+      spec.tokens[id].clear();
+      for (size_t i = 0; i < length; ++i) spec.tokens[id] += kSpaceMark;
+    }
+    index.Append(merges ? std::string_view(spec.tokens[id]) : std::string_view());
+    if (std::isnan(vocabulary.scores[id])) {
       return Corrupt("scores", fmt::format("tokenizer.ggml.scores[{}] is not a number", id));
     }
-    if (merges && vocabulary.tokens[id].size() >= 2) by_score.push_back(static_cast<int32_t>(id));
+    if (merges && spec.tokens[id].size() >= 2) by_score.push_back(static_cast<int32_t>(id));
   }
   index.BuildIndex();
-  const auto score = [&](int32_t id) { return vocabulary.scores[static_cast<size_t>(id)]; };
+  const auto score = [&](int32_t id) {
+    const auto i = static_cast<size_t>(id);
+    return TypeOf(vocabulary, i) == kUserDefined ? std::numeric_limits<float>::infinity()
+                                                 : vocabulary.scores[i];
+  };
   std::stable_sort(by_score.begin(), by_score.end(),
                    [&](int32_t a, int32_t b) { return score(a) > score(b); });
-  uint32_t rank = 0;
-  for (size_t i = 0; i < by_score.size(); ++i) {
-    if (i > 0 && score(by_score[i]) != score(by_score[i - 1])) ++rank;  // equal scores: leftmost first
-    const std::string_view text = vocabulary.tokens[static_cast<size_t>(by_score[i])];
-    if (index.Find(text) != by_score[i]) continue;
+  std::vector<BpeMerge> cuts;
+  for (const int32_t id : by_score) {
+    const std::string_view text = spec.tokens[static_cast<size_t>(id)];
+    if (index.Find(text) != id) continue;
+    cuts.clear();
     for (size_t cut = 1; cut < text.size(); ++cut) {
       if ((static_cast<uint8_t>(text[cut]) & 0xC0) == 0x80) continue;
       const int32_t left = index.Find(text.substr(0, cut));
       if (left < 0) continue;
       const int32_t right = index.Find(text.substr(cut));
-      if (right >= 0) spec.merges.push_back({left, right, by_score[i], rank});
+      if (right >= 0) cuts.push_back({left, right, id, 0});
+    }
+    std::sort(cuts.begin(), cuts.end(), [](const BpeMerge& a, const BpeMerge& b) {
+      return std::pair(a.left, a.right) < std::pair(b.left, b.right);
+    });
+    for (BpeMerge& merge : cuts) {
+      merge.rank = static_cast<uint32_t>(spec.merges.size());
+      spec.merges.push_back(merge);
     }
   }
   return {};
