@@ -9,7 +9,6 @@ namespace {
 // docs/kernels/attention_decode_amx.md.
 constexpr int kTile = 64;   // keys
 constexpr int kChunk = 16;  // rows of one pass
-constexpr int kMaxChunks = kMaxTileRows / kChunk;
 static_assert(kMaxTileRows % kChunk == 0 && kTile % 32 == 0);
 
 using V = Avx512Vec;
