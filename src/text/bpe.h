@@ -27,7 +27,7 @@ struct BpeOptions {
   bool byte_level = false;  // pieces are raw bytes and tokens are written in GPT-2's alphabet
   bool byte_fallback = false;
   bool fuse_unk = false;
-  bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
+  bool ignore_merges = false;     // a piece that is a token is that token, whatever the merges say
   std::optional<int32_t> unk_id;  // without it, what has no token vanishes
 };
 
