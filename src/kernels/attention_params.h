@@ -49,7 +49,7 @@ struct AttentionMask {
   bool causal = true;
   std::optional<int32_t> window_left = {};   // tokens left of p that stay visible; p itself always counts
   std::optional<int32_t> window_right = {};  // tokens right of p; causal means 0
-  int32_t sink_tokens = 0;              // streaming sinks: the first keys, exempt from the left limit
+  int32_t sink_tokens = 0;                   // streaming sinks: the first keys, exempt from the left limit
   std::optional<int32_t> chunk = {};         // local attention: floor(j / chunk) == floor(p / chunk)
 };
 

@@ -38,7 +38,7 @@ class PackedMatrix {
     CpuFeatures cpu;
     ComputeMode compute = ComputeMode::kFast;
     BufferArena* arena = nullptr;  // where the bytes lie; must outlive the matrix. nullptr: pages of its own
-    std::string forced_kernel;  // a name of MatMulKernels(compute); "" takes the best this CPU has
+    std::string forced_kernel;     // a name of MatMulKernels(compute); "" takes the best this CPU has
   };
 
   PackedMatrix();

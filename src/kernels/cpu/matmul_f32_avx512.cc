@@ -16,8 +16,8 @@ constexpr int64_t kPanelCols = 1024;  // 128 KiB of a pair of tiles
 template <DType kType, int kRows, int kTiles>
 void Block(const TileJob& job, const std::byte* panel, int64_t k_begin, int64_t k_end, int64_t row,
            int64_t column) {
-  // Few rows take several partial sums each, so that the FMA latency (4 cycles, two per cycle) is covered. Their
-  // number does not depend on kTiles: how tiles are paired depends on the team, and results shall not.
+  // Few rows take several partial sums each, so that the FMA latency (4 cycles, two per cycle) is covered.
+  // Their number does not depend on kTiles: how tiles are paired depends on the team, and results shall not.
   constexpr int kParts = kRows >= 8 ? 1 : kRows >= 4 ? 2 : 4;
   __m512 sums[kParts][kRows][kTiles];
   for (auto& part : sums) {
