@@ -99,9 +99,9 @@ class FakeEngine final : public Engine {
   [[nodiscard]] int64_t finished(FinishReason reason) const {
     return stats().finished[static_cast<size_t>(reason)];
   }
-  // Waits up to 5 s.
+  // Waits up to 30 s: a machine may be busy.
   [[nodiscard]] bool WaitUntilIdle() const {
-    for (int i = 0; i < 5000 && running() != 0; ++i)
+    for (int i = 0; i < 30000 && running() != 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return running() == 0;
   }
