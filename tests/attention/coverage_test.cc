@@ -5,6 +5,8 @@
 // computed from the wrong sequence shows. All live in one pool and their answers are computed once.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/attention_case_list.h"
 #include "tests/support/attention_run.h"
 
@@ -80,6 +82,8 @@ World MakeWorld() {
     }
   }
   if (tokens != q_begin.total()) return ::testing::AssertionFailure() << tokens << " rows are in a group";
+  const auto with_rows = std::count_if(q_len, q_len + shapes.size(), [](int32_t n) { return n > 0; });
+  if (seqs != with_rows) return ::testing::AssertionFailure() << seqs << " sequences are in a group";
   out.assign(q.size(), kNaN);
   const std::array<int64_t, 3> shape{q_begin.total(), spec.q_heads, spec.head_dim};
   Attend(**plan,

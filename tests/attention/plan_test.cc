@@ -308,12 +308,13 @@ TEST(AttendDeathTest, StopsWhenTheTensorsDoNotFitThePlan) {
   EXPECT_DEATH(AttendParams(*plan, params, Team(1)), "attention q has shape");
 }
 
+// tests/mutants proves that it stops a kernel that does not.
 TEST(AttendPoison, AcceptsAKernelThatWritesEveryRow) {
   for (const DType out : {DType::kF32, DType::kBF16, DType::kF16}) {
     AttentionSpec spec = MakeSpec(4, 2, 32);
     spec.out_dtype = out;
     AttentionBatch batch(spec, {0, 2, 1, 3}, {4, 9, 0, 3});
-    const auto router = AttentionRouter::Create(ThisCpu()).value();
+    const auto router = AttentionRouter::Create(ThisCpu(), "attention_general").value();
     const auto plan = PlanAttention(router, spec, batch.lengths(), 1).value();
     const auto output = batch.MakeOutput(0);
     AttendParams(*plan, batch.Tensors(output), Team(1), /*poison_outputs=*/true);

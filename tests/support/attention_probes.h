@@ -58,6 +58,44 @@ inline void ExpectUProbe(const AttentionSpec& spec, const std::vector<int32_t>& 
   });
 }
 
+// A spec whose answers are exact: f32 pages.
+inline AttentionSpec Small(int q_heads = 2, int kv_heads = 1, int head_dim = 16) {
+  AttentionSpec spec = MakeSpec(q_heads, kv_heads, head_dim);
+  spec.kv_dtype = DType::kF32;
+  return spec;
+}
+
+// Mean index of the keys a row sees with a window of `window` tokens (0: none), the row itself counted.
+inline double Mean(int p, int window) {
+  const int first = window == 0 ? 0 : std::max(0, p - window + 1);
+  return (first + p) / 2.0;
+}
+
+inline AttentionSpec Windowed(int window) {
+  AttentionSpec spec = Small();
+  if (window > 0) spec.window_left = window - 1;
+  return spec;
+}
+
+// Random data through every kernel, against the oracle.
+inline void ExpectRandomIsRight(const AttentionSpec& spec, const std::vector<int32_t>& q,
+                                const std::vector<int32_t>& kv) {
+  AttentionBatch batch(spec, q, kv, {.seed = 5});
+  const AttentionResult oracle = RunOracle(batch);
+  const ErrorBudget f32 = BudgetOf(batch, oracle, AttentionArithmetic::kF32);
+  const ErrorBudget bf16 = BudgetOf(batch, oracle, AttentionArithmetic::kBf16);
+  for (const KernelEntry* entry : RunnableKernels()) {
+    const std::string forced = ForcedWherePossible(*entry, spec);
+    if (forced.empty()) continue;
+    const auto result = RunAttention(batch, forced);
+    ASSERT_TRUE(result) << result.error().message;
+    ExpectRan(*result, *entry, spec);
+    const bool is_f32 = entry->contract.arithmetic == AttentionArithmetic::kF32;
+    EXPECT_TRUE(Within(*result, oracle, is_f32 ? f32 : bf16, spec.v_head_dim, spec.q_heads))
+        << entry->contract.name;
+  }
+}
+
 // One sequence (number 0 of the batch) with its keys cut at `cuts`, e.g. {0, 3, 3, 9}: each range is one
 // split (which may be empty), run with the kernel directly, then merged. Everything is filled with NaN first.
 inline AttentionResult RunSplits(AttentionBatch& batch, const KernelEntry& entry,

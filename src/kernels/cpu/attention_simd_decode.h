@@ -65,30 +65,24 @@ struct DecodeTile {
   }
 
   // s[r][0..kKeys) = q[r] . k[0..kKeys) for kR rows.
+  // Not inlined, here and below: the sums need nearly all registers, and inside Run some of them are spilled.
   template <int kR>
-  static void Scores(const float* q, int head_dim, const KvT* const* k, float* s) {
+  [[gnu::noinline]] static void Scores(const float* q, int head_dim, const KvT* const* k, float* s) {
     F c[kR][kKeys];
     ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
       ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Zero();
     }
-    const KvT* k0 = k[0];
-    const KvT* k1 = k[1];
-    const KvT* k2 = k[2];
-    const KvT* k3 = k[3];
+    const KvT* const rows[kKeys] = {k[0], k[1], k[2], k[3]};
     for (int d = 0; d < head_dim; d += kPair) {
-      F a[kKeys];
-      F b[kKeys];
-      V::WidenPair(k0 + d, &a[0], &b[0]);
-      V::WidenPair(k1 + d, &a[1], &b[1]);
-      V::WidenPair(k2 + d, &a[2], &b[2]);
-      V::WidenPair(k3 + d, &a[3], &b[3]);
-      ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
-        const F x = V::Load(q + r * head_dim + d);
-        ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Fma(a[j], x, c[r][j]);
+      const float* x = q + d;
+      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) {
+        const F a = V::WidenFirst(rows[j] + d);
+        ATTEST_UNROLL for (int r = 0; r < kR; ++r) c[r][j] = V::FmaMemory(a, x + r * head_dim, c[r][j]);
       }
-      ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
-        const F x = V::Load(q + r * head_dim + d + kLanes);
-        ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Fma(b[j], x, c[r][j]);
+      x += kLanes;
+      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) {
+        const F a = V::WidenSecond(rows[j] + d);
+        ATTEST_UNROLL for (int r = 0; r < kR; ++r) c[r][j] = V::FmaMemory(a, x + r * head_dim, c[r][j]);
       }
     }
     ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
@@ -98,7 +92,8 @@ struct DecodeTile {
 
   // o[r][0..kPairs * kPair) += sum over keys of s[r][key] * v[key], kR rows.
   template <int kR, int kPairs>
-  static void Values(const float* s, int keys, const KvT* const* v, int d, float* o, int v_head_dim) {
+  [[gnu::noinline]] static void Values(const float* s, int keys, const KvT* const* v, int d, float* o,
+                                       int v_head_dim) {
     F c[kR][2 * kPairs];
     ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
       ATTEST_UNROLL for (int x = 0; x < 2 * kPairs; ++x) c[r][x] =
@@ -107,11 +102,10 @@ struct DecodeTile {
     for (int key = 0; key < keys; ++key) {
       const KvT* row = v[key] + d;
       ATTEST_UNROLL for (int x = 0; x < kPairs; ++x) {
-        F a;
-        F b;
-        V::WidenPair(row + x * kPair, &a, &b);
+        const F a = V::WidenFirst(row + x * kPair);
+        const F b = V::WidenSecond(row + x * kPair);
         ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
-          const F w = V::Broadcast(s + r * kTile + key);
+          const F w = V::BroadcastAgain(s + r * kTile + key);
           c[r][2 * x] = V::Fma(w, a, c[r][2 * x]);
           c[r][2 * x + 1] = V::Fma(w, b, c[r][2 * x + 1]);
         }

@@ -94,16 +94,30 @@ struct Avx2Vec {
     const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
   }
-  // 2 * kLanes values in the cheapest order of the type: bf16 even elements then odd ones (a shift and a mask
-  // instead of two widening shuffles), f32 as they lie. Interleave undoes it.
-  static void WidenPair(const float* p, F* a, F* b) {
-    *a = Load(p);
-    *b = Load(p + kLanes);
-  }
-  static void WidenPair(const Bf16Bits* p, F* a, F* b) {
+  // The first and second half of 2 * kLanes values in the cheapest order of the type: bf16 even elements then
+  // odd ones (a shift and a mask instead of two widening shuffles), f32 as they lie.
+  static F WidenFirst(const float* p) { return Load(p); }
+  static F WidenSecond(const float* p) { return Load(p + kLanes); }
+  static F WidenFirst(const Bf16Bits* p) {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    *a = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
-    *b = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+  }
+  static F WidenSecond(const Bf16Bits* p) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  // Where 12 sums leave four registers free, the compiler still keeps every value it could use again and
+  // spills sums for them. These two are loads it cannot keep: c + a * p[0..kLanes) read by the multiply
+  // itself, and a broadcast done anew each time.
+  static F FmaMemory(F a, const float* p, F c) {
+    using Row = float[kLanes];
+    asm("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "m"(*reinterpret_cast<const Row*>(p)));
+    return c;
+  }
+  static F BroadcastAgain(const float* p) {
+    F a;
+    asm volatile("vbroadcastss %1, %0" : "=x"(a) : "m"(*p));
+    return a;
   }
 };
 
@@ -155,15 +169,18 @@ struct Avx512Vec {
     const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
   }
-  static void WidenPair(const float* p, F* a, F* b) {
-    *a = Load(p);
-    *b = Load(p + kLanes);
+  static F WidenFirst(const float* p) { return Load(p); }
+  static F WidenSecond(const float* p) { return Load(p + kLanes); }
+  static F WidenFirst(const Bf16Bits* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
   }
-  static void WidenPair(const Bf16Bits* p, F* a, F* b) {
-    const __m512i x = _mm512_loadu_si512(p);
-    *a = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-    *b = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  static F WidenSecond(const Bf16Bits* p) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
   }
+  // 32 registers: none is short.
+  static F FmaMemory(F a, const float* p, F c) { return Fma(a, Load(p), c); }
+  static F BroadcastAgain(const float* p) { return Broadcast(p); }
 };
 #endif
 
