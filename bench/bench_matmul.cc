@@ -1,7 +1,8 @@
 // Matrix products of the decoder shapes of SmolLM2-135M: a whole decode step (every matrix once, more bytes
 // than any cache) for 1 to 8 rows, and single products for 16 to 512 rows.
 //
-//   bench_matmul [--threads N] [--kernel NAME] [--precise] [--type q4_1] [--seconds S] [--cpu-time]
+//   bench_matmul [--threads N] [--kernel NAME] [--precise] [--type q4_1] [--seconds S] [--no-step]
+//   [--cpu-time]
 //
 // Each case is verified against double products first. The bounds, measured in the same run: reading memory
 // (MB/s of W) for up to 8 rows, f32 FMA for more. A kernel with 16-bit activations multiplies twice as much
@@ -135,6 +136,7 @@ struct Options {
   ComputeMode compute = ComputeMode::kFast;
   DType dtype = DType::kQ4_1;
   double seconds = 0.3;
+  bool step = true;
 };
 
 struct Shape {
@@ -176,6 +178,7 @@ class Bench {
       return Gemm({{"qkv", 960, 512, type}, {"gate_up", 3072, 512, type}, {"down", 576, 1536, type}}) ||
              Decode({{"down", 576, 1536, type}, {"gate_up", 3072, 512, type}}, {"head", 49152, 512, type});
     }
+    if (!options_.step) return Gemm(layer);
     return Decode(layer, {"head", 49152, 576, head}) || Gemm(layer);
   }
 
@@ -327,6 +330,8 @@ int main(int argc, char** argv) {
       options.kernel = value();
     } else if (flag == "--precise") {
       options.compute = attest::ComputeMode::kPrecise;
+    } else if (flag == "--no-step") {
+      options.step = false;
     } else if (flag == "--cpu-time") {
       attest::use_cpu_time = true;
     } else if (flag == "--seconds") {

@@ -13,8 +13,11 @@ namespace {
 
 constexpr int64_t kFusedLimit = 8;  // rows; from 9 on panels are faster
 constexpr int kPrefetchBytes = 1536;
-constexpr int64_t kRowBlock = 96;    // rows whose activations stay in L2: 108 KiB at 576 columns
-constexpr int64_t kPanelCols = 576;  // columns of a panel that stays in L1: 18 KiB and its scales
+// Rows whose activations stay in L2 while tiles pass over them, and columns of a panel that stays in L1
+// beside them (9 KiB and its scales).
+constexpr int64_t kMaxRowBlock = 96;
+constexpr int64_t kRowBlockBytes = 128 * 1024;
+constexpr int64_t kPanelCols = 288;
 
 ATTEST_INLINE int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
@@ -360,8 +363,10 @@ void RunPanels(const TileJob& job) {
   float* minima = scales + panel_cols / 32 * W::kGroups * kTileRows;
   float* partial = minima + panel_cols / 32 * W::kGroups * kTileRows;
   const Panel panel = {weights, scales, minima};
-  for (int64_t rows = job.row_begin; rows < job.row_end; rows += kRowBlock) {
-    const int64_t rows_end = job.row_end - rows < kRowBlock ? job.row_end : rows + kRowBlock;
+  int64_t row_block = kRowBlockBytes / (2 * job.cols) / 16 * 16;
+  row_block = row_block < 16 ? 16 : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
+  for (int64_t rows = job.row_begin; rows < job.row_end; rows += row_block) {
+    const int64_t rows_end = job.row_end - rows < row_block ? job.row_end : rows + row_block;
     for (int64_t tile = 0; tile < job.num_tiles; ++tile) {
       const auto* blocks = reinterpret_cast<const B*>(job.tiles + tile * job.tile_bytes);
       const int64_t column = tile * kTileRows;
@@ -413,7 +418,7 @@ int64_t ScratchBytes(int64_t num_rows, int64_t cols) {
   const int64_t panel_cols = cols < kWidest ? cols + 32 : kWidest;
   const int64_t panel = panel_cols * kTileRows * 2 +
                         panel_cols / 16 * kTileRows * int64_t{sizeof(float)} * 2 +
-                        kRowBlock * kTileRows * int64_t{sizeof(float)};
+                        kMaxRowBlock * kTileRows * int64_t{sizeof(float)};
   const int64_t plain = kMatMulAvx2Precise.scratch_bytes(num_rows, cols);
   return panel > plain ? panel : plain;
 }
