@@ -12,6 +12,7 @@
 #include "tests/model/checkpoint_copy.h"
 #include "tests/model/reference.h"
 #include "tests/support/models.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_folder.h"
 
 namespace attest {
@@ -24,13 +25,6 @@ constexpr double kPreciseTolerance = 2e-3;
 constexpr double kNearTie = 2 * kPreciseTolerance;
 constexpr size_t kChunk = 256;  // of long prompts, to bound the logits held at once
 
-// Sanitizers make a step ten times slower, so they see two prompts instead of nine.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 int NumThreads() { return std::max(1, std::min(DetectCpu().logical_cpus, 8)); }
 
 class RealWeights : public ::testing::Test {
@@ -40,6 +34,7 @@ class RealWeights : public ::testing::Test {
     if (!path) GTEST_SKIP() << ModelMissing(kSmolLm2File);
     path_ = *path;
     prompts_ = ReadReferencePrompts(ModelDataFolder() / "smollm2_hf.json");
+    // Sanitizers make a step ten times slower, so they see two prompts instead of nine.
     if (kSanitized) prompts_.resize(2);
   }
 
