@@ -41,12 +41,13 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, std::span<const BpeMerge> merge
   }
   for (size_t byte = 0; byte < 256; ++byte)
     byte_ids_[byte] = vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
-  character_ids_.assign(0x10000, -1);
   for (int32_t id = 0; id < vocabulary_.size(); ++id) {
     const std::string_view text = vocabulary_.Text(id);
     if (text.empty() || text.size() > 3 || static_cast<size_t>(Utf8Length(text.data())) != text.size())
       continue;
-    character_ids_[DecodeValidUtf8(text.data())] = vocabulary_.Find(text);
+    const char32_t c = DecodeValidUtf8(text.data());
+    if (c >= character_ids_.size()) character_ids_.resize(c + 1, -1);
+    character_ids_[c] = vocabulary_.Find(text);
   }
   BuildWordCuts(merges);
 }
@@ -123,7 +124,7 @@ size_t BpeModel::WordEnd(std::string_view piece, size_t begin) const {
 void BpeModel::EncodeWord(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const {
   BpeScratch::CacheEntry* entry = nullptr;
   if (word.size() <= sizeof(BpeScratch::CacheEntry::key)) {
-    entry = &scratch.cache_[HashText(word) & (BpeScratch::kCacheEntries - 1)];
+    entry = &scratch.cache_[HashText(word) & scratch.cache_mask_];
     if (entry->length == word.size() && std::memcmp(entry->key, word.data(), word.size()) == 0) {
       ids.insert(ids.end(), entry->ids, entry->ids + entry->count);
       return;
@@ -168,8 +169,10 @@ void BpeModel::AddSymbols(std::string_view word, std::vector<int32_t>& symbols) 
       const auto length = static_cast<size_t>(Utf8Length(word.data() + at));
       const std::string_view character = word.substr(at, length);
       at += length;
-      const int32_t id =
-          length <= 3 ? character_ids_[DecodeValidUtf8(character.data())] : vocabulary_.Find(character);
+      const char32_t code_point = DecodeValidUtf8(character.data());
+      const int32_t id = code_point < character_ids_.size() ? character_ids_[code_point]
+                         : code_point < 0x10000             ? -1
+                                                            : vocabulary_.Find(character);
       if (id >= 0) {
         add_known(id);
         continue;

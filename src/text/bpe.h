@@ -2,7 +2,9 @@
 // Immutable after Build; each thread brings its own BpeScratch.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,11 +37,15 @@ struct BpeOptions {
 // one model.
 class BpeScratch {
  public:
-  BpeScratch() : cache_(std::make_unique<CacheEntry[]>(kCacheEntries)) {}
+  // As many cache entries as the vocabulary has tokens, within bounds; a power of two.
+  explicit BpeScratch(int32_t vocab_size)
+      : cache_mask_(std::bit_ceil(std::clamp(static_cast<size_t>(vocab_size), kMinEntries, kMaxEntries)) - 1),
+        cache_(std::make_unique<CacheEntry[]>(cache_mask_ + 1)) {}
 
  private:
   friend class BpeModel;
-  static constexpr size_t kCacheEntries = 1 << 15;  // 2 MiB; a new piece evicts the one in its place
+  static constexpr size_t kMinEntries = 1 << 8;
+  static constexpr size_t kMaxEntries = 1 << 15;  // 2 MiB; a new piece evicts the one in its place
   struct alignas(64) CacheEntry {
     uint8_t length = 0;  // 0 is empty
     uint8_t count = 0;
@@ -55,6 +61,7 @@ class BpeScratch {
     uint32_t previous;
     uint32_t next;
   };
+  size_t cache_mask_;
   std::unique_ptr<CacheEntry[]> cache_;
   std::vector<int32_t> symbols_;
   std::vector<Candidate> heap_;
@@ -89,8 +96,9 @@ class BpeModel {
 
   const Vocabulary& vocabulary_;
   BpeOptions options_;
-  std::array<int32_t, 256> byte_ids_;   // byte_level: of each byte; byte_fallback: of <0x00> to <0xFF>
-  std::vector<int32_t> character_ids_;  // of code points below 0x10000; character models only
+  std::array<int32_t, 256> byte_ids_;  // byte_level: of each byte; byte_fallback: of <0x00> to <0xFF>
+  // Character models: ids of code points, as far as the vocabulary goes below 0x10000.
+  std::vector<int32_t> character_ids_;
   Vocabulary byte_texts_;        // byte_level with ignore_merges: tokens as bytes; "" where not mappable
   std::vector<PairSlot> pairs_;  // open addressing, at most half full
   int pair_shift_ = 0;

@@ -172,7 +172,7 @@ std::unique_ptr<BpeScratch> PipelineTokenizer::TakeScratch() const {
       return scratch;
     }
   }
-  return std::make_unique<BpeScratch>();
+  return std::make_unique<BpeScratch>(vocabulary_.size());
 }
 
 void PipelineTokenizer::ReturnScratch(std::unique_ptr<BpeScratch> scratch) const {
