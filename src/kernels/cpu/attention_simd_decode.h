@@ -22,36 +22,41 @@ template <class V, class KvT>
 struct DecodeTile {
   using F = typename V::F;
   static constexpr int kLanes = V::kLanes;
-  static constexpr int kPair = 2 * V::kLanes;  // dims of one WidenPair
+  static constexpr int kPair = 2 * V::kLanes;  // dims of WidenFirst and WidenSecond
   static constexpr int kTile = 64;             // keys
-  static constexpr int kKeys = 4;              // keys of one score block
+  // Keys of one score block. Three keys x three rows leave registers for the factors: with four keys, q is
+  // read from memory by every multiply and the loads are the limit (28 cycles a key at group 3, head size
+  // 64).
+  static constexpr int kKeys = V::kRegisters == 16 ? 3 : 4;
+  static constexpr int kScoreStride = kTile + 16;  // a row's scores; the last block may pass the tile
   static constexpr int kMaxBlockRows = V::kRegisters == 16 ? 3 : 6;
-  static_assert(kTile % kKeys == 0 && kTile % kLanes == 0);
+  static_assert(kTile % kLanes == 0 && kKeys <= 4);
 
   struct Buffers {
-    float* q;          // [rows][head_dim], dims in WidenPair order
+    float* q;          // [rows][head_dim], dims in the order of WidenFirst and WidenSecond
     float* o;          // [rows][v_head_dim], the same order
-    float* s;          // [rows][kTile]
+    float* s;          // [rows][kScoreStride]
     float* sum;        // [rows][kLanes]: partial sums of weights
     float* max;        // [rows]
-    const KvT** k[2];  // [kTile] key rows of this tile and the next
+    const KvT** k[2];  // [kTile + kKeys] key rows of this tile and the next
     const KvT** v[2];
   };
   static int64_t ScratchBytes(int head_dim, int v_head_dim) {
-    return int64_t{kMaxTileRows} * (head_dim + v_head_dim + kTile + kLanes + 1) * 4 + 4 * kTile * 8;
+    return int64_t{kMaxTileRows} * (head_dim + v_head_dim + kScoreStride + kLanes + 1) * 4 +
+           4 * (kTile + kKeys) * 8;
   }
   static Buffers Carve(std::byte* scratch, int head_dim, int v_head_dim) {
     Buffers b;
     auto* at = reinterpret_cast<float*>(scratch);  // kMaxTileRows floats are a multiple of 64 bytes
     b.q = at, at += int64_t{kMaxTileRows} * head_dim;
     b.o = at, at += int64_t{kMaxTileRows} * v_head_dim;
-    b.s = at, at += int64_t{kMaxTileRows} * kTile;
+    b.s = at, at += int64_t{kMaxTileRows} * kScoreStride;
     b.sum = at, at += int64_t{kMaxTileRows} * kLanes;
     b.max = at, at += kMaxTileRows;
     auto* pointers = reinterpret_cast<const KvT**>(at);
     for (int i = 0; i < 2; ++i) {
-      b.k[i] = pointers, pointers += kTile;
-      b.v[i] = pointers, pointers += kTile;
+      b.k[i] = pointers, pointers += kTile + kKeys;
+      b.v[i] = pointers, pointers += kTile + kKeys;
     }
     return b;
   }
@@ -72,21 +77,24 @@ struct DecodeTile {
     ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
       ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Zero();
     }
-    const KvT* const rows[kKeys] = {k[0], k[1], k[2], k[3]};
+    const KvT* rows[kKeys];
+    ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) rows[j] = k[j];
     for (int d = 0; d < head_dim; d += kPair) {
       const float* x = q + d;
-      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) {
-        const F a = V::WidenFirst(rows[j] + d);
-        ATTEST_UNROLL for (int r = 0; r < kR; ++r) c[r][j] = V::FmaMemory(a, x + r * head_dim, c[r][j]);
+      F a[kKeys];
+      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) a[j] = V::WidenFirst(rows[j] + d);
+      ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+        const F y = V::Load(x + r * head_dim);
+        ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Fma(a[j], y, c[r][j]);
       }
-      x += kLanes;
-      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) {
-        const F a = V::WidenSecond(rows[j] + d);
-        ATTEST_UNROLL for (int r = 0; r < kR; ++r) c[r][j] = V::FmaMemory(a, x + r * head_dim, c[r][j]);
+      ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) a[j] = V::WidenSecond(rows[j] + d);
+      ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
+        const F y = V::Load(x + r * head_dim + kLanes);
+        ATTEST_UNROLL for (int j = 0; j < kKeys; ++j) c[r][j] = V::Fma(a[j], y, c[r][j]);
       }
     }
     ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
-      _mm_storeu_ps(s + r * kTile, V::ReduceAdd4(c[r][0], c[r][1], c[r][2], c[r][3]));
+      _mm_storeu_ps(s + r * kScoreStride, V::ReduceAdd4(c[r][0], c[r][1], c[r][2], c[r][kKeys - 1]));
     }
   }
 
@@ -105,7 +113,7 @@ struct DecodeTile {
         const F a = V::WidenFirst(row + x * kPair);
         const F b = V::WidenSecond(row + x * kPair);
         ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
-          const F w = V::BroadcastAgain(s + r * kTile + key);
+          const F w = V::BroadcastAgain(s + r * kScoreStride + key);
           c[r][2 * x] = V::Fma(w, a, c[r][2 * x]);
           c[r][2 * x + 1] = V::Fma(w, b, c[r][2 * x + 1]);
         }
@@ -120,7 +128,7 @@ struct DecodeTile {
   // One row's scores become weights in place; its maximum, sum and output are brought up to date.
   static void Softmax(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b) {
     const AttentionTileRow& r = t.rows[row];
-    float* s = b.s + row * kTile;
+    float* s = b.s + row * kScoreStride;
     const int padded = RoundUp(keys, kLanes);
     if (t.transforms_scores) {
       for (int i = 0; i < padded; i += kLanes) {
@@ -165,7 +173,7 @@ struct DecodeTile {
   static void RowBlock(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b, int now,
                        int next_keys) {
     const float* q = b.q + row * t.head_dim;
-    float* s = b.s + row * kTile;
+    float* s = b.s + row * kScoreStride;
     for (int key = 0; key < keys; key += kKeys) {
       if (row == 0 && key < next_keys) {
         for (int i = key; i < MinInt(key + kKeys, next_keys); ++i) {
@@ -190,7 +198,14 @@ struct DecodeTile {
     const Buffers b = Carve(scratch, t.head_dim, t.v_head_dim);
     for (int row = 0; row < t.num_rows; ++row) {
       float* q = b.q + row * t.head_dim;
-      for (int d = 0; d < t.head_dim; ++d) q[PackedDim(d)] = t.rows[row].q[d] * t.q_sign;
+      const F sign = V::Set1(t.q_sign);
+      for (int d = 0; d < t.head_dim; d += kPair) {
+        F first = V::Mul(V::Load(t.rows[row].q + d), sign);
+        F second = V::Mul(V::Load(t.rows[row].q + d + kLanes), sign);
+        if constexpr (sizeof(KvT) == 2) V::Deinterleave(&first, &second);
+        V::Store(q + d, first);
+        V::Store(q + d + kLanes, second);
+      }
       float* o = b.o + row * t.v_head_dim;
       for (int d = 0; d < t.v_head_dim; d += kLanes) V::Store(o + d, V::Zero());
       V::Store(b.sum + row * kLanes, V::Zero());
@@ -218,7 +233,13 @@ struct DecodeTile {
       const AttentionTileRow& r = t.rows[row];
       const float factor = FinishAttentionRow(t, r, b.max[row], V::ReduceAdd(V::Load(b.sum + row * kLanes)));
       const float* o = b.o + row * t.v_head_dim;
-      for (int d = 0; d < t.v_head_dim; ++d) r.out[d] = o[PackedDim(d)] * factor;
+      for (int d = 0; d < t.v_head_dim; d += kPair) {
+        F first = V::Mul(V::Load(o + d), V::Set1(factor));
+        F second = V::Mul(V::Load(o + d + kLanes), V::Set1(factor));
+        if constexpr (sizeof(KvT) == 2) V::Interleave(&first, &second);
+        V::Store(r.out + d, first);
+        V::Store(r.out + d + kLanes, second);
+      }
     }
   }
 
@@ -231,16 +252,6 @@ struct DecodeTile {
       if (rows == 4) RowBlock<4>(t, row, first, keys, b, now, next_keys);
       if (rows == 5) RowBlock<5>(t, row, first, keys, b, now, next_keys);
       if (rows == 6) RowBlock<6>(t, row, first, keys, b, now, next_keys);
-    }
-  }
-
-  // Where dim d lies in WidenPair order.
-  static int PackedDim(int d) {
-    if constexpr (sizeof(KvT) == 2) {
-      const int in_pair = d % kPair;
-      return d - in_pair + (in_pair % 2) * kLanes + in_pair / 2;
-    } else {
-      return d;
     }
   }
 };

@@ -106,14 +106,21 @@ struct Avx2Vec {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
   }
-  // Where 12 sums leave four registers free, the compiler still keeps every value it could use again and
-  // spills sums for them. These two are loads it cannot keep: c + a * p[0..kLanes) read by the multiply
-  // itself, and a broadcast done anew each time.
-  static F FmaMemory(F a, const float* p, F c) {
-    using Row = float[kLanes];
-    asm("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "m"(*reinterpret_cast<const Row*>(p)));
-    return c;
+  // Two vectors of consecutive values become the even ones and the odd ones, and back.
+  static void Deinterleave(F* a, F* b) {
+    const F even = _mm256_shuffle_ps(*a, *b, 0x88);  // a0 a2 b0 b2 | a4 a6 b4 b6
+    const F odd = _mm256_shuffle_ps(*a, *b, 0xdd);
+    *a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
+    *b = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8));
   }
+  static void Interleave(F* even, F* odd) {
+    const F low = _mm256_unpacklo_ps(*even, *odd);
+    const F high = _mm256_unpackhi_ps(*even, *odd);
+    *even = _mm256_permute2f128_ps(low, high, 0x20);
+    *odd = _mm256_permute2f128_ps(low, high, 0x31);
+  }
+  // A broadcast the compiler cannot keep for a second use: where 12 sums leave four registers free it would,
+  // and spill sums for it.
   static F BroadcastAgain(const float* p) {
     F a;
     asm volatile("vbroadcastss %1, %0" : "=x"(a) : "m"(*p));
@@ -178,8 +185,21 @@ struct Avx512Vec {
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
   }
+  static void Deinterleave(F* a, F* b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    const F first = *a;
+    *a = _mm512_permutex2var_ps(first, even, *b);
+    *b = _mm512_permutex2var_ps(first, odd, *b);
+  }
+  static void Interleave(F* even, F* odd) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    const F first = *even;
+    *even = _mm512_permutex2var_ps(first, low, *odd);
+    *odd = _mm512_permutex2var_ps(first, high, *odd);
+  }
   // 32 registers: none is short.
-  static F FmaMemory(F a, const float* p, F c) { return Fma(a, Load(p), c); }
   static F BroadcastAgain(const float* p) { return Broadcast(p); }
 };
 #endif
