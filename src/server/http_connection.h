@@ -20,6 +20,13 @@
 
 namespace attest {
 
+// Requests sent ahead while one is answered are kept up to here; beyond, the socket is not read.
+inline constexpr size_t kMaxReadAhead = 64 << 10;
+// After an answer that closes the connection, input is thrown away until this much silence: closing at once,
+// with unread input, would reset the connection and could destroy the answer on its way.
+inline constexpr std::chrono::seconds kLinger{1};
+inline constexpr std::chrono::seconds kMaxLinger{30};
+
 enum class ConnectionState {
   kReading,    // a request, or waiting for one
   kHandling,   // dispatched, not yet answered

@@ -30,12 +30,6 @@ using Clock = Connection::Clock;
 using State = ConnectionState;
 
 constexpr size_t kReadSize = 64 << 10;
-// Requests sent ahead while one is answered are kept up to here; beyond, the socket is not read.
-constexpr size_t kMaxReadAhead = 64 << 10;
-// After an answer that closes the connection, input is thrown away until this much silence: closing at once,
-// with unread input, would reset the connection and could destroy the answer on its way.
-constexpr std::chrono::seconds kLinger{1};
-constexpr std::chrono::seconds kMaxLinger{30};
 constexpr std::chrono::milliseconds kAcceptRetry{100};  // after running out of descriptors
 
 class BoostHttpServer final : public HttpServer {
@@ -110,9 +104,8 @@ class BoostHttpServer final : public HttpServer {
   // I/O thread only.
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::unordered_map<ExchangeId, Connection*> exchanges_;
-  uint64_t next_id_ = 0;
+  uint64_t next_id_ = 0, slow_readers_closed_ = 0;
   bool accept_paused_ = false, shutting_down_ = false;
-  uint64_t slow_readers_closed_ = 0;
   std::array<char, kReadSize> scratch_;
 };
 
