@@ -24,9 +24,8 @@ struct DecodeTile {
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPair = 2 * V::kLanes;  // dims of WidenFirst and WidenSecond
   static constexpr int kTile = 64;             // keys
-  // Keys of one score block. Three keys x three rows leave registers for the factors: with four keys, q is
-  // read from memory by every multiply and the loads are the limit (28 cycles a key at group 3, head size
-  // 64).
+  // Keys of one score block. Three keys x three rows leave registers for the factors: with four keys every
+  // multiply reads q from memory, 32 loads for 24 FMA where two of each are done per cycle.
   static constexpr int kKeys = V::kRegisters == 16 ? 3 : 4;
   static constexpr int kScoreStride = kTile + 16;  // a row's scores; the last block may pass the tile
   static constexpr int kMaxBlockRows = V::kRegisters == 16 ? 3 : 6;
