@@ -9,6 +9,7 @@
 
 #include "tests/support/attention_case_list.h"
 #include "tests/support/attention_run.h"
+#include "tests/support/sanitizers.h"
 
 namespace attest::testing {
 namespace {
@@ -124,11 +125,7 @@ void AllBatches(World& world, const KernelEntry* kernel, const std::string& forc
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSampled = 101;  // sanitizers cost tenfold
-#else
-constexpr int kSampled = 1;
-#endif
+constexpr int kSampled = kSanitized ? 101 : 1;  // sanitizers cost tenfold
 
 TEST(AttentionCoverage, EveryRowOfEverySmallBatchIsComputedOnceByTheChosenKernels) {
   World world = MakeWorld();

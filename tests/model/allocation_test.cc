@@ -14,7 +14,7 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }
 
-#if !ATTEST_TESTS_SANITIZED
+#if !ATTEST_TESTS_ASAN && !ATTEST_TESTS_TSAN
 // Not inlined: the compiler would see free() of what operator new returned and call it a mismatch.
 [[gnu::noinline]] void* operator new(size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);

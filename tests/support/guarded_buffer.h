@@ -8,7 +8,9 @@
 #include <memory>
 #include <new>
 
-#if defined(__SANITIZE_ADDRESS__)
+#include "tests/support/sanitizers.h"
+
+#if ATTEST_TESTS_ASAN
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(address, size) static_cast<void>(0)
