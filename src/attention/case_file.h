@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,11 @@ struct AttentionCaseFile {
 // kIo: the file cannot be written (nothing is left behind: it is written beside and renamed).
 [[nodiscard]] Status WriteCaseFile(const std::filesystem::path& path,
                                    const AttentionCaseFile& attention_case);
-// Every size, id and length is checked before use: a bad file gives file, field, value and limit.
+// Every size, id and length is checked before use: a bad file gives file, field, value and limit. Whether the
+// table entries that its rows read are blocks is for PlanAttention to say.
 [[nodiscard]] Expected<AttentionCaseFile> ReadCaseFile(const std::filesystem::path& path);
+// The same from memory; `file_name` stands in messages.
+[[nodiscard]] Expected<AttentionCaseFile> ParseCaseFile(std::span<const std::byte> bytes,
+                                                        const std::string& file_name);
 
 }  // namespace attest

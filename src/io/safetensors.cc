@@ -20,17 +20,26 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementati
 constexpr size_t kMaxDims = 8;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
-std::optional<DType> SafetensorsDType(std::string_view name) {
+std::optional<DType> WeightDType(std::string_view name) {
   if (name == "F32") return DType::kF32;
   if (name == "F16") return DType::kF16;
   if (name == "BF16") return DType::kBF16;
   return std::nullopt;
 }
 
+// What a header holds, before anybody asks for the types of its tensors.
+struct Header {
+  std::vector<TensorInfo> tensors;  // dtype is set for weights only
+  std::vector<std::string> dtypes;  // of each tensor, as in the file
+  std::map<std::string, std::string> metadata;
+};
+enum class Accepts { kWeights, kAnyType };
+
 // {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"K": "V"}}
 class HeaderReader : public JsonEvents {
  public:
-  HeaderReader(const std::string& file, std::vector<TensorInfo>& tensors) : file_(file), tensors_(tensors) {}
+  HeaderReader(const std::string& file, Accepts accepts, Header& header)
+      : file_(file), accepts_(accepts), header_(header) {}
 
   Status BeginObject(size_t offset) override {
     switch (state_) {
@@ -90,6 +99,7 @@ class HeaderReader : public JsonEvents {
         return BeginEntry(key, offset);
       case State::kMetadata:
         state_ = State::kMetadataItem;
+        metadata_key_ = key;
         return {};
       default:
         return BeginField(key, offset);
@@ -99,18 +109,14 @@ class HeaderReader : public JsonEvents {
   Status String(std::string_view value, size_t offset) override {
     if (state_ == State::kMetadataItem) {
       state_ = State::kMetadata;
+      if (accepts_ == Accepts::kAnyType && !header_.metadata.emplace(metadata_key_, value).second) {
+        return Bad(offset, fmt::format("__metadata__ has {} twice", Quoted(metadata_key_)));
+      }
       return {};
     }
     if (state_ != State::kDType) return Unexpected(Quoted(value), offset);
-    const std::optional<DType> dtype = SafetensorsDType(value);
-    if (!dtype) {
-      return BadFile(ErrorCode::kUnsupported, file_, kPrefixBytes + offset,
-                     fmt::format("{}dtype is {}, supported are F32, F16 and BF16", Record(), Quoted(value)),
-                     current_.name);
-    }
-    current_.dtype = *dtype;
     state_ = State::kTensor;
-    return {};
+    return TakeDType(value, offset);
   }
 
   Status Unsigned(uint64_t value, size_t offset) override {
@@ -229,6 +235,21 @@ class HeaderReader : public JsonEvents {
     return {};
   }
 
+  Status TakeDType(std::string_view name, size_t offset) {
+    const std::optional<DType> weight = WeightDType(name);
+    element_bytes_ = SafetensorsElementBytes(name);
+    if (accepts_ == Accepts::kWeights ? !weight : element_bytes_ == 0) {
+      return BadFile(ErrorCode::kUnsupported, file_, kPrefixBytes + offset,
+                     fmt::format("{}dtype is {}, supported are {}", Record(), Quoted(name),
+                                 accepts_ == Accepts::kWeights ? "F32, F16 and BF16"
+                                                               : "the types of 1, 2, 4 and 8 bytes"),
+                     current_.name);
+    }
+    dtype_name_ = name;
+    if (weight) current_.dtype = *weight;
+    return {};
+  }
+
   Status FinishTensor(size_t offset) {
     if (!has_dtype_ || !has_shape_ || !has_offsets_) {
       return Bad(offset, fmt::format("{}has no {}", Record(),
@@ -236,7 +257,7 @@ class HeaderReader : public JsonEvents {
                                      : !has_shape_ ? "shape"
                                                    : "data_offsets"));
     }
-    current_.size_bytes = BlockBytes(current_.dtype);
+    current_.size_bytes = element_bytes_;
     for (const int64_t dim : current_.shape) {
       if (__builtin_mul_overflow(current_.size_bytes, dim, &current_.size_bytes)) {
         return Bad(offset, fmt::format("{}shape has dimension {}: more than {} bytes in all", Record(), dim,
@@ -244,17 +265,22 @@ class HeaderReader : public JsonEvents {
       }
     }
     ranges_.push_back({offsets_[0], offsets_[1], kPrefixBytes + offset});
-    tensors_.push_back(std::move(current_));
+    header_.tensors.push_back(std::move(current_));
+    header_.dtypes.push_back(std::move(dtype_name_));
     current_ = TensorInfo{};
     return {};
   }
 
   const std::string& file_;
-  std::vector<TensorInfo>& tensors_;
+  const Accepts accepts_;
+  Header& header_;
   std::vector<Range> ranges_;
   std::unordered_set<std::string> names_;
   State state_ = State::kStart;
+  std::string metadata_key_;
   TensorInfo current_;
+  std::string dtype_name_;
+  int element_bytes_ = 0;
   std::vector<uint64_t> offsets_;
   bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
 };
@@ -283,16 +309,14 @@ Expected<std::string_view> FindHeader(std::span<const std::byte> bytes, const st
   return text;
 }
 
-}  // namespace
+Expected<Header> ReadHeader(std::span<const std::byte> bytes, const std::string& file_name, Accepts accepts) {
+  ATTEST_ASSIGN_OR_RETURN(const std::string_view text, FindHeader(bytes, file_name));
+  Header header;
+  std::vector<TensorInfo>& tensors = header.tensors;
+  HeaderReader reader(file_name, accepts, header);
+  ATTEST_RETURN_IF_ERROR(ReadJson(text, file_name, kPrefixBytes, reader));
 
-Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> bytes,
-                                                   const std::string& file_name) {
-  ATTEST_ASSIGN_OR_RETURN(const std::string_view header, FindHeader(bytes, file_name));
-  std::vector<TensorInfo> tensors;
-  HeaderReader reader(file_name, tensors);
-  ATTEST_RETURN_IF_ERROR(ReadJson(header, file_name, kPrefixBytes, reader));
-
-  const uint64_t data_offset = kPrefixBytes + header.size();
+  const uint64_t data_offset = kPrefixBytes + text.size();
   const uint64_t data_bytes = bytes.size() - data_offset;
   const auto& ranges = reader.ranges();
   uint64_t expected_bytes = 0;
@@ -344,7 +368,41 @@ Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> by
     next = ranges[i].end;
   }
   for (TensorInfo& tensor : tensors) tensor.data = bytes.data() + tensor.file_offset;
-  return tensors;
+  return header;
+}
+
+}  // namespace
+
+int SafetensorsElementBytes(std::string_view dtype) {
+  struct Type {
+    std::string_view name;
+    int bytes;
+  };
+  constexpr Type kTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+                             {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
+                             {"U32", 4},  {"F32", 4}, {"I64", 8}, {"U64", 8},     {"F64", 8}};
+  const auto* found = std::ranges::find(kTypes, dtype, &Type::name);
+  return found == std::end(kTypes) ? 0 : found->bytes;
+}
+
+Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> bytes,
+                                                   const std::string& file_name) {
+  ATTEST_ASSIGN_OR_RETURN(Header header, ReadHeader(bytes, file_name, Accepts::kWeights));
+  return std::move(header.tensors);
+}
+
+Expected<SafetensorsFile> ParseSafetensorsFile(std::span<const std::byte> bytes,
+                                               const std::string& file_name) {
+  ATTEST_ASSIGN_OR_RETURN(Header header, ReadHeader(bytes, file_name, Accepts::kAnyType));
+  SafetensorsFile file{.entries = {}, .metadata = std::move(header.metadata)};
+  for (size_t i = 0; i < header.tensors.size(); ++i) {
+    TensorInfo& tensor = header.tensors[i];
+    file.entries.push_back({.name = std::move(tensor.name),
+                            .dtype = std::move(header.dtypes[i]),
+                            .shape = std::move(tensor.shape),
+                            .data = {tensor.data, static_cast<size_t>(tensor.size_bytes)}});
+  }
+  return file;
 }
 
 }  // namespace attest

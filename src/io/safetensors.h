@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,27 @@ namespace attest {
 // kUnsupported names a tensor of another element type than F32, F16 or BF16.
 [[nodiscard]] Expected<std::vector<TensorInfo>> ParseSafetensors(std::span<const std::byte> bytes,
                                                                  const std::string& file_name);
+
+// A file as it is, whatever its element types: for files of ours that are no checkpoints. Written by
+// io/safetensors_writer.h.
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;                // as in the file: "F32", "I32", "F8_E4M3", ...
+  std::vector<int64_t> shape;       // outermost first; dense, row-major
+  std::span<const std::byte> data;  // not aligned
+};
+struct SafetensorsFile {
+  std::vector<SafetensorsEntry> entries;        // in header order, pointing into the bytes parsed
+  std::map<std::string, std::string> metadata;  // __metadata__
+};
+// With the guarantees of ParseSafetensors. kUnsupported names a tensor whose element type has no whole bytes
+// or is unknown.
+[[nodiscard]] Expected<SafetensorsFile> ParseSafetensorsFile(std::span<const std::byte> bytes,
+                                                             const std::string& file_name);
+
+// Bytes of one element of a type as the format names it; 0 for names it does not have or that have no whole
+// bytes.
+[[nodiscard]] int SafetensorsElementBytes(std::string_view dtype);
 
 struct ShardedTensor {
   std::string name;
