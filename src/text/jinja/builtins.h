@@ -48,5 +48,8 @@ class Environment {
 // object.name and object[key]; undefined when absent. Throws on an undefined object.
 [[nodiscard]] Value GetAttribute(const Value& object, const std::string& name, int line);
 [[nodiscard]] Value GetItem(const Value& object, const Value& key, int line);
+// + - * / // % ** of two numbers, as in Python (floor division, remainder with the divisor's sign); throws on
+// a division by zero and where the result leaves 64 bits.
+[[nodiscard]] Value Arithmetic(const std::string& op, const Value& left, const Value& right, int line);
 
 }  // namespace attest::jinja

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <unordered_map>
 
@@ -35,6 +34,18 @@ enum class Flow { kNext, kBreak, kContinue };
 class Interpreter final : public Environment {
  public:
   Interpreter(const Limits& limits, int64_t unix_time) : limits_(limits), unix_time_(unix_time) {}
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+  // A macro is a name of the scope it holds, and a namespace can hold itself: such rings free nothing by
+  // themselves. Every ring passes through a captured scope or a namespace that was assigned to.
+  ~Interpreter() override {
+    for (const auto& weak : captured_) {
+      if (const ScopePtr scope = weak.lock()) scope->names.clear();
+    }
+    for (const auto& weak : assigned_) {
+      if (const auto fields = weak.lock()) fields->clear();
+    }
+  }
 
   std::string Render(const Body& body, const Dict& variables) {
     auto root = std::make_shared<Scope>();
@@ -52,6 +63,15 @@ class Interpreter final : public Environment {
   [[nodiscard]] int64_t unix_time() const override { return unix_time_; }
 
  private:
+  template <class T>
+  static void Remember(std::vector<std::weak_ptr<T>>& seen, const std::shared_ptr<T>& object) {
+    if (seen.empty() || seen.back().lock() != object) seen.push_back(object);
+  }
+  std::shared_ptr<const Macro> Capture(const Node& node, const ScopePtr& scope) {
+    Remember(captured_, scope);
+    return std::make_shared<const Macro>(Macro{&node, scope});
+  }
+
   void Step(int line) {
     if (++steps_ > limits_.max_steps)
       throw RenderError(line, fmt::format("more than {} steps", limits_.max_steps));
@@ -88,11 +108,11 @@ class Interpreter final : public Environment {
         out += Str(FilteredBody(node, scope));
         break;
       case NodeKind::kMacro:
-        scope->names[node.text] = std::make_shared<const Macro>(Macro{&node, scope});
+        scope->names[node.text] = Capture(node, scope);
         break;
       case NodeKind::kCallBlock: {
         auto inner = std::make_shared<Scope>(Scope{scope, {}});
-        const Value caller = std::make_shared<const Macro>(Macro{&node, scope});
+        const Value caller = Capture(node, scope);
         out += Str(EvaluateCall(*node.expr, inner, &caller));
         break;
       }
@@ -135,6 +155,7 @@ class Interpreter final : public Environment {
       throw RenderError(node.line, fmt::format("'{}' is a '{}'; only a namespace's fields can be set",
                                                node.targets[0], object.type_name()));
     }
+    Remember(assigned_, space->fields);
     SetKey(*space->fields, node.field, std::move(value));
   }
 
@@ -444,49 +465,12 @@ class Interpreter final : public Environment {
                       fmt::format("'{}' {} '{}' is not defined", left.type_name(), op, right.type_name()));
   }
 
-  static Value Arithmetic(const std::string& op, const Value& left, const Value& right, int line) {
-    if (op == "/" || op == "//" || op == "%") {
-      if (right.number() == 0) throw RenderError(line, "division by zero");
-    }
-    if (left.is_integer() && right.is_integer() && op != "/") {
-      const int64_t a = left.integer(), b = right.integer();
-      int64_t result = 0;
-      bool overflow = false;
-      if (op == "+") {
-        overflow = __builtin_add_overflow(a, b, &result);
-      } else if (op == "-") {
-        overflow = __builtin_sub_overflow(a, b, &result);
-      } else if (op == "*") {
-        overflow = __builtin_mul_overflow(a, b, &result);
-      } else if (op == "**") {
-        const double power = std::pow(static_cast<double>(a), static_cast<double>(b));
-        if (b < 0) return power;
-        overflow = !(std::fabs(power) < 9e15);
-        result = overflow ? 0 : std::llround(power);
-      } else if (b == -1) {  // INT64_MIN / -1
-        overflow = op == "//" && __builtin_sub_overflow(int64_t{0}, a, &result);
-      } else {  // floor, as in Python
-        const int64_t remainder = a % b;
-        const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);
-        result = op == "//" ? a / b - (adjust ? 1 : 0) : remainder + (adjust ? b : 0);
-      }
-      if (overflow) throw RenderError(line, fmt::format("integer overflow in {} {} {}", a, op, b));
-      return result;
-    }
-    const double a = left.number(), b = right.number();
-    if (op == "+") return a + b;
-    if (op == "-") return a - b;
-    if (op == "*") return a * b;
-    if (op == "/") return a / b;
-    if (op == "**") return std::pow(a, b);
-    if (op == "//") return std::floor(a / b);
-    return a - b * std::floor(a / b);
-  }
-
   const Limits limits_;
   const int64_t unix_time_;
   int64_t steps_ = 0;
   int call_depth_ = 0;
+  std::vector<std::weak_ptr<Scope>> captured_;
+  std::vector<std::weak_ptr<Dict>> assigned_;
 };
 
 }  // namespace
