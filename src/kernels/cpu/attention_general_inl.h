@@ -252,16 +252,6 @@ template <int kRows>
 void Accumulate(const float* weights, const float* values, int dim_padded, int begin, int end, float* acc) {
   constexpr int kVecs = kRows == 1 ? 4 : 2;
   int d = 0;
-#if defined(ATTEST_MUTANT) && ATTEST_MUTANT == 2
-  // vLLM PR #34570: the number of trips is head_size / 16 / 4 in integers, which is 0 for a head of 32.
-  const int trips = dim_padded / 16 / 4;
-  for (int trip = 0; trip < trips; ++trip) {
-    for (const int end_d = d + 64; d < end_d; d += kVec) {
-      AccumulateColumns<kRows, 1>(weights, values, dim_padded, begin, end, d, acc);
-    }
-  }
-  return;
-#endif
   for (; d + kVecs * kVec <= dim_padded; d += kVecs * kVec) {
     AccumulateColumns<kRows, kVecs>(weights, values, dim_padded, begin, end, d, acc);
   }
@@ -367,11 +357,7 @@ void Finish(const AttentionParams& params, const AttentionWorkItem& item, const 
     const int head = item.kv_head * group + row % group;
     float max = states[row].max, sum = states[row].sum;
     float* out = acc + int64_t{row} * l.value_padded;
-#if defined(ATTEST_MUTANT) && ATTEST_MUTANT == 3
-    const bool counts_sink = params.sinks != nullptr;  // rocm-libraries #12227: once per split
-#else
     const bool counts_sink = params.sinks != nullptr && item.num_splits == 1;
-#endif
     float factor = max == -kInf ? 0.0f : descale / sum;
     float lse = max == -kInf ? -kInf : max + ::logf(sum);
     if (counts_sink) {
@@ -404,14 +390,6 @@ void Finish(const AttentionParams& params, const AttentionWorkItem& item, const 
 }
 
 void Run(const AttentionParams& params, const AttentionWorkItem& item, const AttentionScratch& scratch) {
-#if defined(ATTEST_MUTANT) && ATTEST_MUTANT == 1
-  // vLLM PR #28670: the shortest query length of the call is taken as an inclusive skip threshold.
-  int32_t shortest = params.q_begin->length(item.seq);
-  for (const int32_t seq : params.owned.seqs) {
-    if (params.q_begin->length(seq) < shortest) shortest = params.q_begin->length(seq);
-  }
-  if (params.q_begin->length(item.seq) <= shortest) return;
-#endif
   const int group = params.q_heads / params.kv_heads;
   ATTEST_KERNEL_CHECK(group * params.kv_heads, ==,
                       params.q_heads);  // exact: every query head has its KV head
