@@ -1,5 +1,5 @@
-// Which mutant is on: the one that the environment variable ATTEST_MUTANT names, or none. Linked into the mutant
-// binaries alone; nothing in src/ knows of it.
+// Which mutant is on: the one that the environment variable ATTEST_MUTANT names, or none. Linked into the
+// mutant binaries alone; nothing in src/ knows of it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
