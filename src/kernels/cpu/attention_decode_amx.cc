@@ -105,6 +105,20 @@ void Values(const uint32_t* v, int keys, int v_head_dim, const uint32_t* p, floa
   }
 }
 
+// Adds the V rows that were set aside to the rows of a chunk that see their keys.
+void AddHidden(const HiddenValues<Bf16Bits, kTile>& hidden, const AttentionTileRow* rows, int num_rows,
+               int32_t first, int v_head_dim, const uint32_t* p, float* o) {
+  for (int i = 0; i < hidden.count; ++i) {
+    const int key = hidden.keys[i];
+    for (int row = 0; row < num_rows; ++row) {
+      if (first + key < rows[row].begin || first + key >= rows[row].end) continue;
+      const uint32_t pair = p[row * (kTile / 2) + key / 2];
+      const float weight = ValueOf(static_cast<Bf16Bits>(key % 2 == 0 ? pair : pair >> 16));
+      for (int d = 0; d < v_head_dim; ++d) o[row * v_head_dim + d] += weight * ValueOf(hidden.rows[i][d]);
+    }
+  }
+}
+
 // Scores of one row, 16 keys per vector, become bf16 weights. `x` has padded / 16 vectors.
 void Softmax(const AttentionTile& t, int row, int32_t first, int padded, const float* s, uint32_t* p,
              float* o, float* sum, float* max) {
@@ -177,6 +191,8 @@ void RunTile(const AttentionTile& t, std::byte* scratch) {
     const int next_keys = MinInt(kTile, t.end - first - keys);
     FindKeyRows(t, first + keys, next_keys, 32, k_rows[now ^ 1], v_rows[now ^ 1]);
     for (int i = 0; i < next_keys; ++i) Prefetch(k_rows[now ^ 1][i], t.head_dim);
+    HiddenValues<Bf16Bits, kTile> hidden;
+    hidden.SetAside(t, first, keys, v_rows[now]);
     PackValues(v_rows[now], padded, t.v_head_dim, b.v);
     for (int i = 0; i < next_keys; ++i) Prefetch(v_rows[now ^ 1][i], t.v_head_dim);
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -195,6 +211,9 @@ void RunTile(const AttentionTile& t, std::byte* scratch) {
                 b.sum + row * 16, b.max + row);
       }
       Values(b.v, padded, t.v_head_dim, b.p, o);
+      if (hidden.count > 0) {
+        AddHidden(hidden, t.rows + chunk * kChunk, rows, first, t.v_head_dim, b.p, o);
+      }
     }
   }
   for (int row = 0; row < t.num_rows; ++row) {

@@ -21,8 +21,8 @@ namespace attest {
 // The kernel applies the mask inside the key range; keys outside it belong to other items or are visible to
 // no row of this one. It reads K and V only of keys that at least one row of the item sees (blocks outside a
 // window may be recycled and their table entries stale). kv_begin == kv_end is valid: no row sees a key. A
-// NaN in a key that one row of the item sees may make other rows of the same item NaN (weight 0 times NaN
-// inside a tile); it must never make a finite number wrong. The general kernel keeps such rows clean.
+// NaN or an infinity in K or V reaches the rows that see its key and no other row, although a tile multiplies
+// hidden keys by a weight of 0 (attention_simd_hidden.h).
 //
 // num_splits == 1: the item owns its rows. It writes out, and lse when params.lse.data is set, and counts the
 // sink logit. A row without a visible key and without a sink is 0 with lse -inf; with a sink 0 and lse =

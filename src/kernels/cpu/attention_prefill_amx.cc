@@ -168,7 +168,7 @@ void Values(const uint32_t* v, int keys, int v_head_dim, const uint32_t* p, floa
 
 // Where a key's scores, and a pair of keys' weights, lie for one column of rows.
 float* ScoreRow(float* s, int key) { return s + key / 16 * (2 * kTileWords) + key % 16 * 16; }
-uint32_t* WeightRow(uint32_t* p, int key) { return p + key / 32 * (2 * kTileWords) + key % 32 * 8; }
+uint32_t* WeightRow(uint32_t* p, int key) { return p + key / 32 * (2 * kTileWords) + key % 32 / 2 * 16; }
 
 // One column of scores becomes pairs of bf16 weights. `s` and `p` point at the column's first tile.
 void Softmax(const AttentionTile& t, Column* c, bool edge, int32_t first_key, int keys, float* s, uint32_t* p,
@@ -254,6 +254,27 @@ void Softmax(const AttentionTile& t, Column* c, bool edge, int32_t first_key, in
   _mm512_store_ps(c->sum, _mm512_mask_mov_ps(l, is_bad, _mm512_set1_ps(__builtin_nanf(""))));
 }
 
+// Adds the V rows that were set aside to the rows that see their keys. `p` holds the weights of keys from
+// `from` on.
+void AddHidden(const HiddenValues<Bf16Bits, kKeyBlock>& hidden, const Sub& sub, int32_t first, int from,
+               int to, int v_head_dim, uint32_t* p, float* o) {
+  for (int i = 0; i < hidden.count; ++i) {
+    const int key = hidden.keys[i];
+    if (key < from || key >= to) continue;
+    for (int row = 0; row < kSubRows; ++row) {
+      const Column& c = sub.columns[row / 16];
+      const int lane = row % 16;
+      if (first + key < c.begin[lane] || first + key >= c.end[lane]) continue;
+      const uint32_t pair = WeightRow(p + row / 16 * kTileWords, key - from)[lane];
+      const float weight = ValueOf(static_cast<Bf16Bits>((key - from) % 2 == 0 ? pair : pair >> 16));
+      float* column = o + row / 16 * kTileWords + lane;
+      for (int d = 0; d < v_head_dim; ++d) {
+        column[d / 16 * (2 * kTileWords) + d % 16 * 16] += weight * ValueOf(hidden.rows[i][d]);
+      }
+    }
+  }
+}
+
 void FinishColumn(const AttentionTile& t, int first_row, const Column& c, const float* o) {
   const int rows = MinInt(16, t.num_rows - first_row);
   const AttentionTileRow* r = t.rows + first_row;
@@ -289,6 +310,8 @@ void RunTile(const AttentionTile& t, std::byte* scratch) {
     const Bf16Bits* k_rows[kKeyBlock];
     const Bf16Bits* v_rows[kKeyBlock];
     FindKeyRows(t, first, keys, 32, k_rows, v_rows);
+    HiddenValues<Bf16Bits, kKeyBlock> hidden;
+    hidden.SetAside(t, first, keys, v_rows);
     PackKeys(k_rows, padded, t.head_dim, b.k);
     PackValues(v_rows, padded, t.v_head_dim, b.v);
     for (int sub = 0; sub < subs; ++sub) {
@@ -305,6 +328,7 @@ void RunTile(const AttentionTile& t, std::byte* scratch) {
                 b.p + column * kTileWords, o + column * kTileWords, exp2);
       }
       Values(b.v + int64_t{from} * t.v_head_dim / 2, to - from, t.v_head_dim, b.p, o);
+      if (hidden.count > 0) AddHidden(hidden, *u, first, from, to, t.v_head_dim, b.p, o);
     }
   }
   for (int sub = 0; sub < subs; ++sub) {

@@ -43,6 +43,11 @@ struct Bf16Arithmetic {
     const __m512i odd = _mm512_add_epi32(_mm512_castps_si512(weights[1]), half);
     _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(even, 16), odd));
   }
+  static float WeightOf(float word, int i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &word, 4);
+    return ValueOf(static_cast<Bf16Bits>(i == 0 ? bits : bits >> 16));
+  }
 };
 
 using Tile = PrefillTile<Bf16Arithmetic>;

@@ -168,6 +168,25 @@ struct DecodeTile {
     V::Store(b.sum + row * kLanes, l);
   }
 
+  // Adds the V rows that were set aside to the rows that see their keys.
+  [[gnu::noinline]] static void AddHidden(const AttentionTile& t, const HiddenValues<KvT, kTile>& hidden,
+                                          int32_t first, const Buffers& b) {
+    for (int i = 0; i < hidden.count; ++i) {
+      const int key = hidden.keys[i];
+      for (int row = 0; row < t.num_rows; ++row) {
+        if (first + key < t.rows[row].begin || first + key >= t.rows[row].end) continue;
+        const float weight = b.s[row * kScoreStride + key];
+        float* o = b.o + row * t.v_head_dim;
+        for (int d = 0; d < t.v_head_dim; ++d) {
+          const int in_pair = d % kPair;
+          // o is in the order of WidenFirst and WidenSecond: bf16 keeps even and odd dims apart.
+          const int at = sizeof(KvT) == 2 ? in_pair / 2 + in_pair % 2 * kLanes : in_pair;
+          o[d - in_pair + at] += weight * ValueOf(hidden.rows[i][d]);
+        }
+      }
+    }
+  }
+
   template <int kR>
   static void RowBlock(const AttentionTile& t, int row, int32_t first, int keys, const Buffers& b, int now,
                        int next_keys) {
@@ -217,6 +236,8 @@ struct DecodeTile {
       keys = MinInt(kTile, t.end - first);
       const int next_keys = MinInt(kTile, t.end - first - keys);
       FindKeyRows(t, first + keys, next_keys, kKeys, b.k[now ^ 1], b.v[now ^ 1]);
+      HiddenValues<KvT, kTile> hidden;
+      hidden.SetAside(t, first, keys, b.v[now]);
       int row = 0;
       while (row < t.num_rows) {
         // 4 = 2 + 2 rather than 3 + 1 on AVX2: a block of one row has too few sums in flight.
@@ -227,6 +248,7 @@ struct DecodeTile {
         RowBlockOf(take, t, row, first, keys, b, now, next_keys);
         row += take;
       }
+      if (hidden.count > 0) AddHidden(t, hidden, first, b);
     }
     for (int row = 0; row < t.num_rows; ++row) {
       const AttentionTileRow& r = t.rows[row];

@@ -1,14 +1,16 @@
 // Finding key rows in the pages. Include only from files compiled for the instruction set.
 #pragma once
 
+#include "kernels/cpu/attention_simd_hidden.h"
 #include "kernels/cpu/attention_simd_tile.h"
 #include "kernels/cpu/attention_simd_vec.h"
 
 namespace attest {
 namespace {
 
-// The rows of K and V of keys [first, first + keys), whatever pages they lie in. The last one is repeated up
-// to a multiple of `granule`, so that blocks of keys are whole and still no slot outside the range is read.
+// The rows of K and V of keys [first, first + keys), whatever pages they lie in. Up to a multiple of
+// `granule` the last row of K is repeated and V rows are zeros, so that blocks of keys are whole and still no
+// slot outside the range is read.
 // REQUIRES: keys >= 0; k and v have room for RoundUp(keys, granule) entries.
 template <class KvT>
 void FindKeyRows(const AttentionTile& t, int32_t first, int keys, int granule, const KvT** k, const KvT** v) {
@@ -28,7 +30,7 @@ void FindKeyRows(const AttentionTile& t, int32_t first, int keys, int granule, c
   }
   for (; done % granule != 0; ++done) {
     k[done] = k[keys - 1];
-    v[done] = v[keys - 1];
+    v[done] = kZeroRow<KvT>;
   }
 }
 

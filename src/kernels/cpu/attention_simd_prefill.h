@@ -39,6 +39,8 @@ struct F32Arithmetic {
     PackKeyRow(rows[0], dim, packed);
   }
   static void StoreWeights(const F* weights, float* to) { V::Store(to, weights[0]); }
+  // The weight of the i-th key of a word.
+  static float WeightOf(float word, int /*i*/) { return word; }
 };
 
 template <class A>
@@ -244,6 +246,24 @@ struct PrefillTile {
     ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) V::Store(p->sum + x * V::kLanes, l[x]);
   }
 
+  // Adds the V rows that were set aside to the rows that see their keys. `s` holds the weights of keys from
+  // `from` on.
+  template <class KvT>
+  [[gnu::noinline]] static void AddHidden(const HiddenValues<KvT, kKeyBlock>& hidden, const Panel& p,
+                                          int32_t first, int from, int to, int v_head_dim, const float* s,
+                                          float* o) {
+    for (int i = 0; i < hidden.count; ++i) {
+      const int key = hidden.keys[i];
+      if (key < from || key >= to) continue;
+      const float* words = s + (key - from) / kPack * kPanel;
+      for (int lane = 0; lane < kPanel; ++lane) {
+        if (first + key < p.begin[lane] || first + key >= p.end[lane]) continue;
+        const float weight = A::WeightOf(words[lane], (key - from) % kPack);
+        for (int d = 0; d < v_head_dim; ++d) o[d * kPanel + lane] += weight * ValueOf(hidden.rows[i][d]);
+      }
+    }
+  }
+
   static void Finish(const AttentionTile& t, int panel, const float* o, const Panel& p) {
     const int rows = MinInt(kPanel, t.num_rows - panel * kPanel);
     for (int first = 0; first < rows; first += 8) {  // the last group of eight may be partly empty
@@ -280,6 +300,8 @@ struct PrefillTile {
       const KvT* k_rows[kKeyBlock];
       const KvT* v_rows[kKeyBlock];
       FindKeyRows(t, first, keys, kRows, k_rows, v_rows);
+      HiddenValues<KvT, kKeyBlock> hidden;
+      hidden.SetAside(t, first, keys, v_rows);
       for (int key = 0; key < padded; ++key) {
         A::PackKeyRow(k_rows[key], t.head_dim, b.k + int64_t{key} * words);
       }
@@ -304,6 +326,7 @@ struct PrefillTile {
         for (int d = 0; d < t.v_head_dim; d += kRows) {
           Values(values + d, t.v_head_dim, (to - from) / kPack, weights, o + int64_t{d} * kPanel);
         }
+        if (hidden.count > 0) AddHidden(hidden, *p, first, from, to, t.v_head_dim, weights, o);
       }
     }
     for (int panel = 0; panel < panels; ++panel) {

@@ -67,6 +67,7 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
                         AttentionTile* tile) {
   ATTEST_CHECK_GE(num_rows, 1);
   ATTEST_CHECK_LE(num_rows, kMaxTileRows);
+  ATTEST_CHECK_LE(params.v_head_dim, kMaxTileHeadDim);
   ATTEST_CHECK(params.q_dtype == DType::kF32 && params.out_dtype == DType::kF32);
   ATTEST_CHECK_EQ(params.q.stride[2], 1);
   ATTEST_CHECK_EQ(params.out.stride[2], 1);
@@ -95,6 +96,8 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
   auto* out = reinterpret_cast<float*>(params.out.data);
   int32_t begin = item.kv_end;
   int32_t end = item.kv_begin;
+  int32_t common_begin = item.kv_begin;
+  int32_t common_end = item.kv_end;
   for (int i = 0; i < num_rows; ++i) {
     const int64_t flat = first_row + i;
     const int64_t row =
@@ -120,9 +123,13 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
       begin = std::min(begin, r.begin);
       end = std::max(end, r.end);
     }
+    common_begin = std::max(common_begin, r.begin);
+    common_end = std::min(common_end, r.end);
   }
   tile->begin = begin;
   tile->end = std::max(begin, end);
+  tile->common_begin = common_begin;
+  tile->common_end = std::max(common_begin, common_end);
 }
 
 std::byte* AttentionThreadScratch(const AttentionScratch& scratch) { return scratch.thread.data(); }

@@ -13,6 +13,7 @@
 namespace attest {
 
 inline constexpr int kMaxTileRows = 192;
+inline constexpr int kMaxTileHeadDim = 256;
 
 // Scores are kept in log2 units: softmax is 2^(s - m) with s = score_scale * <q_sign * q, k>.
 //
@@ -35,6 +36,9 @@ struct AttentionTile {
   int v_head_dim = 0;
   int32_t begin = 0;  // keys that some row sees; begin == end: none
   int32_t end = 0;
+  // Keys that every row sees (empty when a row sees none): any other key of the tile is hidden from some row.
+  int32_t common_begin = 0;
+  int32_t common_end = 0;
 
   // |scale| * log2(e), or |scale| / softcap when there is a softcap (then s = softcap_log2 * tanh(scaled q
   // k)). Applied to the finished dot product: a factor folded into q would round q once more. The sign of the
@@ -66,8 +70,8 @@ struct AttentionTile {
 [[nodiscard]] int32_t AttentionRowTile(const AttentionShape& shape);
 
 // Fills `tile` with rows [first_row, first_row + num_rows) of the item. REQUIRES: num_rows in [1,
-// kMaxTileRows]; q and out are f32 with innermost stride 1; K and V are bf16 or f32; no streaming sink tokens
-// and no descales (the contracts refuse them).
+// kMaxTileRows]; v_head_dim <= kMaxTileHeadDim; q and out are f32 with innermost stride 1; K and V are bf16
+// or f32; no streaming sink tokens and no descales (the contracts refuse them).
 void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& item,
                         const AttentionScratch& scratch, int64_t first_row, int num_rows,
                         AttentionTile* tile);
