@@ -51,6 +51,16 @@ const KernelEntry kAttentionGeneralAvx2Entry{
                  .check = CheckNothing},
     .kernel = &kAttentionGeneralAvx2,
 };
+#elif defined(__aarch64__)
+const KernelEntry kAttentionGeneralNeonEntry{
+    .contract = {.name = "attention_general_neon",
+                 .words = kGeneralWords,
+                 .isa = CpuIsa::kNeon,
+                 .phases = kAllPhases,
+                 .limits = {},
+                 .check = CheckNothing},
+    .kernel = &kAttentionGeneralNeon,
+};
 #endif
 const KernelEntry kAttentionGeneralEntry{
     .contract = {.name = "attention_general",

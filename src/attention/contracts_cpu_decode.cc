@@ -2,7 +2,7 @@
 #include "kernels/cpu/attention_decode_bf16.h"
 #include "kernels/cpu/attention_decode_f32.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
 namespace attest {
 namespace {
@@ -30,6 +30,7 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
   RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
 }
 
+#if defined(__x86_64__)
 constexpr std::string_view kBf16Words =
     "Split-KV decode of one to eight new tokens over pages or contiguous K and V in bf16, with bf16 products "
     "and "
@@ -44,9 +45,11 @@ void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons
   // f32 is named by CheckTileSpec as acceptable; this kernel reads pages as bf16 pairs.
   Require(reasons, problem.spec.kv_dtype != DType::kF32, "kv_dtype", "f32", "bf16");
 }
+#endif
 
 }  // namespace
 
+#if defined(__x86_64__)
 const KernelEntry kAttentionDecodeAmxEntry{
     .contract = {.name = "attention_decode_amx",
                  .words = kBf16Words,
@@ -81,6 +84,20 @@ const KernelEntry kAttentionDecodeAvx2Entry{
                      }},
     .kernel = &kAttentionDecodeAvx2,
 };
+#else
+const KernelEntry kAttentionDecodeNeonEntry{
+    .contract = {.name = "attention_decode_neon",
+                 .words = kWords,
+                 .isa = CpuIsa::kNeon,
+                 .phases = kPhases,
+                 .limits = kLimits,
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 8, "a multiple of 8 from 32 to 256");
+                     }},
+    .kernel = &kAttentionDecodeNeon,
+};
+#endif
 
 }  // namespace attest
 

@@ -2,7 +2,7 @@
 #include "kernels/cpu/attention_prefill_bf16.h"
 #include "kernels/cpu/attention_prefill_f32.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
 namespace attest {
 namespace {
@@ -37,14 +37,22 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
   RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
 }
 
-void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons) {
-  CheckTileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+void CheckBf16TileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int lanes,
+                       std::string_view dims) {
+  CheckTileSpec(problem, reasons, lanes, dims);
   // f32 is named by CheckTileSpec as acceptable; these kernels read pages as bf16 pairs.
   Require(reasons, problem.spec.kv_dtype != DType::kF32, "kv_dtype", "f32", "bf16");
 }
 
+#if defined(__x86_64__)
+void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons) {
+  CheckBf16TileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+}
+#endif
+
 }  // namespace
 
+#if defined(__x86_64__)
 const KernelEntry kAttentionPrefillAmxEntry{
     .contract = {.name = "attention_prefill_amx",
                  .words = kBf16Words,
@@ -89,6 +97,33 @@ const KernelEntry kAttentionPrefillAvx2Entry{
                      }},
     .kernel = &kAttentionPrefillAvx2,
 };
+#else
+const KernelEntry kAttentionPrefillNeonBf16Entry{
+    .contract = {.name = "attention_prefill_neonbf16",
+                 .words = kBf16Words,
+                 .isa = CpuIsa::kNeonBf16,
+                 .arithmetic = AttentionArithmetic::kBf16,
+                 .phases = kPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckBf16TileSpec(problem, reasons, 8, "a multiple of 8 from 16 to 256");
+                     }},
+    .kernel = &kAttentionPrefillNeonBf16,
+};
+const KernelEntry kAttentionPrefillNeonEntry{
+    .contract = {.name = "attention_prefill_neon",
+                 .words = kWords,
+                 .isa = CpuIsa::kNeon,
+                 .phases = kPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 8, "a multiple of 8 from 16 to 256");
+                     }},
+    .kernel = &kAttentionPrefillNeon,
+};
+#endif
 
 }  // namespace attest
 

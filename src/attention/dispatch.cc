@@ -21,6 +21,11 @@ constexpr const KernelEntry* kKernels[] = {
     &kAttentionPrefillAvx2Entry,
     &kAttentionGeneralAvx512Entry,
     &kAttentionGeneralAvx2Entry,
+#elif defined(__aarch64__)
+    &kAttentionDecodeNeonEntry,
+    &kAttentionPrefillNeonBf16Entry,
+    &kAttentionPrefillNeonEntry,
+    &kAttentionGeneralNeonEntry,
 #endif
     &kAttentionGeneralEntry,
     &kAttentionReferenceEntry,

@@ -80,6 +80,10 @@ const char* CpuIsaName(CpuIsa isa) {
       return "avx512_bf16";
     case CpuIsa::kAmx:
       return "amx";
+    case CpuIsa::kNeon:
+      return "neon";
+    case CpuIsa::kNeonBf16:
+      return "neon_bf16";
   }
   return "unknown";
 }
@@ -98,6 +102,10 @@ bool HasIsa(const CpuFeatures& cpu, CpuIsa isa) {
       return cpu.avx512 && cpu.avx512_bf16;
     case CpuIsa::kAmx:
       return cpu.avx512 && cpu.amx_tile && cpu.amx_bf16 && cpu.amx_int8;
+    case CpuIsa::kNeon:
+      return cpu.neon;
+    case CpuIsa::kNeonBf16:
+      return cpu.neon && cpu.arm_bf16;
   }
   return false;
 }
@@ -105,7 +113,7 @@ bool HasIsa(const CpuFeatures& cpu, CpuIsa isa) {
 std::vector<CpuIsa> IsasOf(const CpuFeatures& cpu) {
   std::vector<CpuIsa> isas;
   for (CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512Bf16, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512, CpuIsa::kAvx2,
-                     CpuIsa::kPortable}) {
+                     CpuIsa::kNeonBf16, CpuIsa::kNeon, CpuIsa::kPortable}) {
     if (HasIsa(cpu, isa)) isas.push_back(isa);
   }
   return isas;

@@ -28,8 +28,9 @@ struct CpuFeatures {
   int logical_cpus = 1;  // that this process may run on
 };
 
-// The instruction-set level a kernel is written for. Each level includes those above it on x86.
-enum class CpuIsa { kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
+// The instruction-set level a kernel is written for. Each level includes those before it of the same
+// processor family.
+enum class CpuIsa { kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx, kNeon, kNeonBf16 };
 
 [[nodiscard]] const char* CpuIsaName(CpuIsa isa);  // "portable", "avx2", "avx512", ...
 [[nodiscard]] bool HasIsa(const CpuFeatures& cpu, CpuIsa isa);

@@ -11,5 +11,6 @@ inline constexpr int kDecodeMaxTokens = 8;
 
 extern const AttentionKernel kAttentionDecodeAvx2;
 extern const AttentionKernel kAttentionDecodeAvx512;
+extern const AttentionKernel kAttentionDecodeNeon;
 
 }  // namespace attest

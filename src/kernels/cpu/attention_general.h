@@ -9,5 +9,6 @@ namespace attest {
 extern const AttentionKernel kAttentionGeneral;
 extern const AttentionKernel kAttentionGeneralAvx2;
 extern const AttentionKernel kAttentionGeneralAvx512;
+extern const AttentionKernel kAttentionGeneralNeon;
 
 }  // namespace attest

@@ -50,28 +50,14 @@ struct Bf16Arithmetic {
   }
 };
 
-using Tile = PrefillTile<Bf16Arithmetic>;
-
-void Run(const AttentionParams& params, const AttentionWorkItem& item, const AttentionScratch& scratch) {
-  AttentionTile tile;
-  const int64_t rows = AttentionItemRows(params, item);
-  for (int64_t row = 0; row < rows; row += kMaxTileRows) {
-    BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)), &tile);
-    ATTEST_KERNEL_CHECK(tile.kv_is_bf16, ==, true);
-    std::byte* bytes = AttentionThreadScratch(scratch);
-    tile.transforms_scores ? Tile::Run<Bf16Bits, true>(tile, bytes) : Tile::Run<Bf16Bits, false>(tile, bytes);
-  }
-}
-int64_t ThreadScratchBytes(const AttentionShape& shape) {
-  return Tile::ScratchBytes(shape.head_dim, shape.v_head_dim);
-}
+using Kernel = Bf16PrefillKernel<Bf16Arithmetic>;
 
 }  // namespace
 
 const AttentionKernel kAttentionPrefillAvx512Bf16 = {
-    .run = &Run,
-    .row_tile = &AttentionRowTile,
-    .thread_scratch_bytes = &ThreadScratchBytes,
+    .run = &Kernel::Run,
+    .row_tile = &Kernel::RowTile,
+    .thread_scratch_bytes = &Kernel::ThreadScratchBytes,
 };
 
 }  // namespace attest

@@ -8,5 +8,6 @@ namespace attest {
 
 extern const AttentionKernel kAttentionPrefillAvx512Bf16;
 extern const AttentionKernel kAttentionPrefillAmx;
+extern const AttentionKernel kAttentionPrefillNeonBf16;
 
 }  // namespace attest

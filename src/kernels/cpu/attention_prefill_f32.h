@@ -8,5 +8,6 @@ namespace attest {
 
 extern const AttentionKernel kAttentionPrefillAvx2;
 extern const AttentionKernel kAttentionPrefillAvx512;
+extern const AttentionKernel kAttentionPrefillNeon;
 
 }  // namespace attest

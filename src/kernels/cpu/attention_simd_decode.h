@@ -1,4 +1,5 @@
-// The split-KV decode tile of the f32 attention kernels (AVX2, AVX-512), written once over a vector type.
+// The split-KV decode tile of the f32 attention kernels (AVX2, AVX-512, NEON), written once over a vector
+// type.
 //
 // Rows are the GQA group of one KV head (times a few tokens for uniform multi-token decode), so K and V are
 // read from memory once per group. Dims sit in vector lanes, in the pages' own order: nothing is transposed
@@ -64,7 +65,7 @@ struct DecodeTile {
   // sequence lie anywhere: without this, each page starts with a miss that nothing hides.
   static void Prefetch(const KvT* row, int dim) {
     for (int d = 0; d < dim; d += 64 / static_cast<int>(sizeof(KvT))) {
-      _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T1);
+      __builtin_prefetch(row + d, 0, 2);  // into L2
     }
   }
 
@@ -93,7 +94,7 @@ struct DecodeTile {
       }
     }
     ATTEST_UNROLL for (int r = 0; r < kR; ++r) {
-      _mm_storeu_ps(s + r * kScoreStride, V::ReduceAdd4(c[r][0], c[r][1], c[r][2], c[r][kKeys - 1]));
+      V::StoreSums4(s + r * kScoreStride, c[r][0], c[r][1], c[r][2], c[r][kKeys - 1]);
     }
   }
 

@@ -1,9 +1,10 @@
-// The prefill and extend tile of the f32 attention kernels (AVX2, AVX-512), written once over a vector type.
+// The prefill and extend tile of the f32 attention kernels (AVX2, AVX-512, NEON), written once over a vector
+// type.
 //
 // Rows (token x head of the GQA group) sit in vector lanes: a panel is kPanelVecs vectors of rows. Scores are
 // kept transposed, S[key][row], so softmax needs no horizontal step: maximum, rescale and sum are vectors.
 // Per key block (64 keys) K and V are widened once to f32 in scratch, whatever pages they lie in, and serve
-// all panels of the tile; both products are broadcast-FMA loops that keep a 4 x 3 (AVX2) or 8 x 3 (AVX-512)
+// all panels of the tile; both products are broadcast-FMA loops that keep a 4 x 3 (AVX2) or 8 x 3 (others)
 // block in registers. docs/kernels/attention_prefill_f32.md has the numbers.
 //
 // Include only from files compiled for the instruction set.
@@ -25,9 +26,10 @@ struct F32Arithmetic {
   static constexpr int kPack = 1;  // dims of a query or key row, or keys of a value row, in one word
   static F MulAdd(F a, F b, F c) { return V::Fma(a, b, c); }
   static F Weight(F t) { return Exp2<V>(t); }
-  // x[i] holds dim i of eight rows; word rows are `step` apart.
-  static void StoreQueryWords(const __m256* x, float* to, int64_t step) {
-    for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + i * step, x[i]);
+  // x[i] holds dim i of a block of rows; word rows are `step` apart.
+  using Block = typename V::Block;
+  static void StoreQueryWords(const typename Block::T* x, float* to, int64_t step) {
+    for (int i = 0; i < Block::kSize; ++i) Block::Store(to + i * step, x[i]);
   }
   template <class KvT>
   static void PackKeyRow(const KvT* row, int dim, float* packed) {
@@ -47,13 +49,16 @@ template <class A>
 struct PrefillTile {
   using V = typename A::V;
   using F = typename V::F;
+  using Block = typename V::Block;
+  static constexpr int kBlock = Block::kSize;
   static constexpr int kPack = A::kPack;
   static constexpr int kPanelVecs = 3;
-  static constexpr int kPanel = kPanelVecs * V::kLanes;      // rows of one panel: 24 or 48
+  static constexpr int kPanel = kPanelVecs * V::kLanes;      // rows of one panel: 12, 24 or 48
   static constexpr int kRows = V::kRegisters == 16 ? 4 : 8;  // keys or dims of one register block
   static constexpr int kKeyBlock = 64;
   static constexpr int kMaxPanels = kMaxTileRows / kPanel;
   static_assert(kMaxTileRows % kPanel == 0 && kKeyBlock % kRows == 0 && kRows % kPack == 0);
+  static_assert(kPanel % kBlock == 0 && kBlock % kPack == 0);
 
   // Per panel: rows in lanes.
   struct Panel {
@@ -162,13 +167,11 @@ struct PrefillTile {
         p->max_begin = 0x7fffffff;  // a row sees nothing: every block of the panel is an edge block
       }
     }
-    for (int lane = 0; lane < kPanel; lane += 8) {  // exact: a panel is 24 or 48 rows
-      for (int d = 0; d < t.head_dim; d += 8) {
-        __m256 x[8];
-        for (int i = 0; i < 8; ++i) {
-          x[i] = _mm256_mul_ps(_mm256_loadu_ps(rows[lane + i] + d), _mm256_set1_ps(t.q_sign));
-        }
-        Transpose8x8(x);
+    for (int lane = 0; lane < kPanel; lane += kBlock) {  // exact: a panel is whole blocks
+      for (int d = 0; d < t.head_dim; d += kBlock) {     // exact: so is head_dim
+        typename Block::T x[kBlock];
+        for (int i = 0; i < kBlock; ++i) x[i] = Block::Scale(Block::Load(rows[lane + i] + d), t.q_sign);
+        Block::Transpose(x);
         A::StoreQueryWords(x, q + d / kPack * kPanel + lane, kPanel);
       }
     }
@@ -266,18 +269,17 @@ struct PrefillTile {
 
   static void Finish(const AttentionTile& t, int panel, const float* o, const Panel& p) {
     const int rows = MinInt(kPanel, t.num_rows - panel * kPanel);
-    for (int first = 0; first < rows; first += 8) {  // the last group of eight may be partly empty
-      const int count = MinInt(8, rows - first);
+    for (int first = 0; first < rows; first += kBlock) {  // the last block may be partly empty
+      const int count = MinInt(kBlock, rows - first);
       const AttentionTileRow* r = t.rows + panel * kPanel + first;
-      float factor[8];
+      float factor[kBlock];
       for (int i = 0; i < count; ++i)
         factor[i] = FinishAttentionRow(t, r[i], p.max[first + i], p.sum[first + i]);
-      for (int d = 0; d < t.v_head_dim; d += 8) {
-        __m256 x[8];
-        for (int i = 0; i < 8; ++i) x[i] = _mm256_loadu_ps(o + (d + i) * kPanel + first);
-        Transpose8x8(x);
-        for (int i = 0; i < count; ++i)
-          _mm256_storeu_ps(r[i].out + d, _mm256_mul_ps(x[i], _mm256_set1_ps(factor[i])));
+      for (int d = 0; d < t.v_head_dim; d += kBlock) {
+        typename Block::T x[kBlock];
+        for (int i = 0; i < kBlock; ++i) x[i] = Block::Load(o + (d + i) * kPanel + first);
+        Block::Transpose(x);
+        for (int i = 0; i < count; ++i) Block::Store(r[i].out + d, Block::Scale(x[i], factor[i]));
       }
     }
   }
@@ -286,6 +288,7 @@ struct PrefillTile {
   static void Run(const AttentionTile& t, std::byte* scratch) {
     ATTEST_KERNEL_CHECK(t.head_dim % (kPack * V::kLanes), ==, 0);  // rows are packed in whole vectors
     ATTEST_KERNEL_CHECK(t.v_head_dim % (kPack * V::kLanes), ==, 0);
+    ATTEST_KERNEL_CHECK(t.v_head_dim % kRows, ==, 0);  // Values steps by kRows dims
     const int words = t.head_dim / kPack;
     const Buffers b = Carve(scratch, t.head_dim, t.v_head_dim);
     const int panels = (t.num_rows + kPanel - 1) / kPanel;  // rounded up: the last panel may be partly empty
@@ -359,6 +362,30 @@ struct PrefillKernel {
     }
   }
   // Tokens whose rows fill the tile; a group above 96 heads takes several tiles for one token.
+  static int32_t RowTile(const AttentionShape& shape) { return AttentionRowTile(shape); }
+  static int64_t ThreadScratchBytes(const AttentionShape& shape) {
+    return Tile::ScratchBytes(shape.head_dim, shape.v_head_dim);
+  }
+};
+
+// The same of a kernel whose arithmetic A packs bf16 pairs.
+template <class A>
+struct Bf16PrefillKernel {
+  using Tile = PrefillTile<A>;
+
+  static void Run(const AttentionParams& params, const AttentionWorkItem& item,
+                  const AttentionScratch& scratch) {
+    AttentionTile tile;
+    const int64_t rows = AttentionItemRows(params, item);
+    for (int64_t row = 0; row < rows; row += kMaxTileRows) {
+      BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)),
+                         &tile);
+      ATTEST_KERNEL_CHECK(tile.kv_is_bf16, ==, true);
+      std::byte* bytes = AttentionThreadScratch(scratch);
+      tile.transforms_scores ? Tile::template Run<Bf16Bits, true>(tile, bytes)
+                             : Tile::template Run<Bf16Bits, false>(tile, bytes);
+    }
+  }
   static int32_t RowTile(const AttentionShape& shape) { return AttentionRowTile(shape); }
   static int64_t ThreadScratchBytes(const AttentionShape& shape) {
     return Tile::ScratchBytes(shape.head_dim, shape.v_head_dim);

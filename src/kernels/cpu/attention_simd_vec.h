@@ -1,10 +1,13 @@
 // The vector types the attention kernels are written over, one struct per register width with the same
-// members, and the two functions softmax needs: 2^t and tanh.
+// members, and the two functions softmax needs: 2^t and tanh. Arm's is in attention_simd_neon.h.
 //
 // Include only from files compiled for the instruction set (attention_*_avx2.cc and wider): everything has
 // internal linkage, so that nothing compiled with wide instructions can be linked into baseline code.
 #pragma once
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
 // GCC 12 reports its own _mm512_undefined_*() as uninitialised (GCC bug 105593); only that header is exempt.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -14,6 +17,7 @@
 #include <immintrin.h>
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
+#endif
 #endif
 
 #include <cstdint>
@@ -35,9 +39,41 @@ constexpr float kNoMax = -1.7e38f;
 [[maybe_unused]] inline int MaxInt(int a, int b) { return a > b ? a : b; }
 [[maybe_unused]] inline int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
 
+#if !defined(__aarch64__)
+// x[i][j] becomes x[j][i].
+[[maybe_unused]] inline void Transpose8x8(__m256* x) {
+  __m256 a[8];
+  __m256 b[8];
+  ATTEST_UNROLL for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  ATTEST_UNROLL for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+  }
+  ATTEST_UNROLL for (int i = 0; i < 4; ++i) {
+    x[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+    x[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+  }
+}
+
+// What rows are transposed in: kSize rows of kSize dims.
+struct Block8 {
+  using T = __m256;
+  static constexpr int kSize = 8;
+  static T Load(const float* p) { return _mm256_loadu_ps(p); }
+  static void Store(float* p, T a) { _mm256_storeu_ps(p, a); }
+  static T Scale(T a, float factor) { return _mm256_mul_ps(a, _mm256_set1_ps(factor)); }
+  static void Transpose(T* x) { Transpose8x8(x); }
+};
+
 struct Avx2Vec {
   static constexpr int kLanes = 8;
   static constexpr int kRegisters = 16;
+  using Block = Block8;
   using F = __m256;
   static F Load(const float* p) { return _mm256_loadu_ps(p); }
   static void Store(float* p, F a) { _mm256_storeu_ps(p, a); }
@@ -88,6 +124,7 @@ struct Avx2Vec {
     const F abcd = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
     return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
   }
+  static void StoreSums4(float* to, F a, F b, F c, F d) { _mm_storeu_ps(to, ReduceAdd4(a, b, c, d)); }
   // kLanes consecutive values.
   static F Widen(const float* p) { return Load(p); }
   static F Widen(const Bf16Bits* p) {
@@ -132,6 +169,7 @@ struct Avx2Vec {
 struct Avx512Vec {
   static constexpr int kLanes = 16;
   static constexpr int kRegisters = 32;
+  using Block = Block8;
   using F = __m512;
   static F Load(const float* p) { return _mm512_loadu_ps(p); }
   static void Store(float* p, F a) { _mm512_storeu_ps(p, a); }
@@ -171,6 +209,7 @@ struct Avx512Vec {
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
     return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   }
+  static void StoreSums4(float* to, F a, F b, F c, F d) { _mm_storeu_ps(to, ReduceAdd4(a, b, c, d)); }
   static F Widen(const float* p) { return Load(p); }
   static F Widen(const Bf16Bits* p) {
     const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -203,6 +242,7 @@ struct Avx512Vec {
   static F BroadcastAgain(const float* p) { return Broadcast(p); }
 };
 #endif
+#endif  // !__aarch64__
 
 // 2^t for t <= 127, and exactly 0 for t <= -126.5 (masked scores are -inf). Relative error 1.6e-7: a degree 5
 // minimax polynomial (9.2e-8) on [-1/2, 1/2]; the rounding constant leaves n + 127 in the low bits.
@@ -237,26 +277,6 @@ inline typename V::F Exp2Degree3(typename V::F t) {
   return V::Mul(p, V::BitsToExponent(biased));
 }
 
-// x[i][j] becomes x[j][i].
-[[maybe_unused]] inline void Transpose8x8(__m256* x) {
-  __m256 a[8];
-  __m256 b[8];
-  ATTEST_UNROLL for (int i = 0; i < 8; i += 2) {
-    a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-    a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-  }
-  ATTEST_UNROLL for (int i = 0; i < 8; i += 4) {
-    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-    b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-    b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-  }
-  ATTEST_UNROLL for (int i = 0; i < 4; ++i) {
-    x[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-    x[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
-  }
-}
-
 // tanh with relative error below 3e-7: an odd polynomial below 0.625 (there 1 - 2 / (e^2x + 1) would cancel),
 // the exponential form above. Saturates at 1.
 template <class V>
@@ -278,3 +298,7 @@ inline typename V::F Tanh(typename V::F x) {
 
 }  // namespace
 }  // namespace attest
+
+#if defined(__aarch64__)
+#include "kernels/cpu/attention_simd_neon.h"
+#endif

@@ -1,0 +1,17 @@
+#include "kernels/cpu/attention_decode_f32.h"
+#include "kernels/cpu/attention_simd_decode.h"
+
+namespace attest {
+namespace {
+
+using Kernel = DecodeKernel<NeonVec>;
+
+}  // namespace
+
+const AttentionKernel kAttentionDecodeNeon = {
+    .run = &Kernel::Run,
+    .row_tile = &Kernel::RowTile,
+    .thread_scratch_bytes = &Kernel::ThreadScratchBytes,
+};
+
+}  // namespace attest
