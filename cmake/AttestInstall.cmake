@@ -10,6 +10,8 @@ foreach(layer ${ATTEST_ATTENTION_LAYERS})
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attest/${layer}
           FILES_MATCHING PATTERN "*.h")
 endforeach()
+# The interface of kernels that `attest conform --library` puts on trial.
+install(FILES ${CMAKE_SOURCE_DIR}/include/attest/conform_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attest)
 install(EXPORT attestTargets NAMESPACE attest:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/attest)
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/attestConfig.cmake.in ${CMAKE_BINARY_DIR}/attestConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/attest)

@@ -2,6 +2,8 @@
 // combination with masks; rows that straddle tiles; splits; NaN that must spread and NaN that must not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/attention_case_list.h"
 #include "tests/support/attention_run.h"
 

@@ -266,7 +266,7 @@ TEST(ValidateParams, NamesTheFieldThatDoesNotFit) {
   EXPECT_EQ(field_of([](AttentionParams& p, PagedKv&) { p.sinks = nullptr; }), "sinks");
   EXPECT_EQ(field_of([&](AttentionParams& p, PagedKv&) { p.alibi_slopes = batch.alibi_slopes(); }),
             "alibi_slopes");
-  EXPECT_EQ(field_of([&](AttentionParams& p, PagedKv&) { p.k_descale.data = batch.k_descale(); }),
+  EXPECT_EQ(field_of([&](AttentionParams& p, PagedKv&) { p.k_descale.data = &batch.k_descale(0, 0); }),
             "k_descale");
   EXPECT_EQ(field_of([](AttentionParams& p, PagedKv&) { p.paged = nullptr; }), "paged kv");
   EXPECT_EQ(field_of([](AttentionParams&, PagedKv& kv) { kv.dtype = DType::kF16; }), "kv");
