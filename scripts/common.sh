@@ -29,13 +29,16 @@ install_packages() {
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# build PRESET TARGET...: configures once, then builds; Ninja shows the progress.
+# configure PRESET [CMAKE_ARGUMENT...]
+configure() {
+  say "configuring build/$1"
+  cmake --preset "$@" >/dev/null
+}
+
+# build PRESET TARGET...: configures where that was not done, then builds; Ninja shows the progress.
 build() {
   local preset=$1
   shift
-  if [[ ! -f build/$preset/build.ninja ]]; then
-    say "configuring build/$preset"
-    cmake --preset "$preset" >/dev/null
-  fi
+  [[ -f build/$preset/build.ninja ]] || configure "$preset"
   cmake --build --preset "$preset" --target "$@" >&2
 }
