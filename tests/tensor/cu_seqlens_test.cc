@@ -29,6 +29,13 @@ TEST(CuSeqlens, NamesTheEntryThatDecreases) {
   EXPECT_NE(cu.error().message.find("cu_seqlens[2] is 4"), std::string::npos) << cu.error().message;
 }
 
+TEST(CuSeqlens, NamesAFirstOffsetThatIsNotZero) {
+  const std::vector<int32_t> offsets = {1, 5};
+  const auto cu = CuSeqlens::FromOffsets(offsets, 5);
+  ASSERT_FALSE(cu);
+  EXPECT_EQ(cu.error().message, "cu_seqlens[0] is 1, expected 0");
+}
+
 TEST(CuSeqlens, NamesANegativeLengthAndAnOverflow) {
   const std::vector<int32_t> negative = {1, -3};
   EXPECT_NE(CuSeqlens::FromLengths(negative).error().message.find("q_len[1] is -3"), std::string::npos);
