@@ -18,7 +18,7 @@ import tomllib
 LIST = pathlib.Path(__file__).with_name("mutants.toml")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-FIELDS = {"name", "file", "why", "at", "old", "new", "killer", "needs"}
+FIELDS = {"name", "file", "why", "at", "old", "new", "killer", "also", "needs"}
 
 
 class StaleMutant(Exception):
@@ -51,43 +51,55 @@ def is_statement(text: str) -> bool:
 def branch(old: str, mutants: list[dict]) -> str:
     """`old` behind the branches of its mutants; no line more than `old` has, so that later lines keep their numbers."""
     for mutant in mutants:
-        if is_statement(old) != is_statement(mutant["new"]):
-            raise StaleMutant(f"mutant '{mutant['name']}': old and new must both be statements or both expressions")
         if "//" in mutant["new"]:
             raise StaleMutant(f"mutant '{mutant['name']}': new holds a comment, it is put on one line")
+        if is_statement(old) != is_statement(mutant["new"]):
+            raise StaleMutant(f"mutant '{mutant['name']}': old and new must both be statements or both expressions")
     parts = [(mutant["number"], " ".join(mutant["new"].split())) for mutant in mutants]
     if is_statement(old):
         return "{ " + "".join(f"if (attest_active_mutant == {n}) {{ {new} }} else " for n, new in parts) + f"{{ {old} }} }}"
     return "(" + "".join(f"attest_active_mutant == {n} ? ({new}) : " for n, new in parts) + f"({old}))"
 
 
+def span(source: str, path: str, mutant: dict) -> tuple[int, int]:
+    """Where in the text of a file the mutant's old text lies."""
+    old = mutant["old"].strip()
+    at = mutant.get("at", old).strip()
+    for what, text, inside, where in (("at" if "at" in mutant else "old", at, source, path), ("old", old, at, "its at")):
+        if inside.count(text) != 1:
+            raise StaleMutant(f"mutant '{mutant['name']}' is stale: its {what} text occurs {inside.count(text)} times in "
+                              f"{where}, expected once:\n{text}")
+    begin = source.index(at) + at.index(old)
+    return begin, begin + len(old)
+
+
 def mutate(source: str, path: str, mutants: list[dict]) -> str:
-    """The text of a file with all its mutants in it."""
+    """The text of a file with all its mutants in it. StaleMutant holds every problem of the file."""
+    problems = []
     by_span: dict[tuple[int, int], list[dict]] = {}
     for mutant in mutants:
-        old = mutant["old"].strip()
-        at = mutant.get("at", old).strip()
-        for what, text, inside in (("at" if "at" in mutant else "old", at, source), ("old", old, at)):
-            if inside.count(text) != 1:
-                where = path if inside is source else "its at"
-                raise StaleMutant(f"mutant '{mutant['name']}' is stale: its {what} text occurs {inside.count(text)} times "
-                                  f"in {where}, expected once:\n{text}")
-        begin = source.index(at) + at.index(old)
-        by_span.setdefault((begin, begin + len(old)), []).append(mutant)
-    spans = [(begin, end, source[begin:end], group) for (begin, end), group in by_span.items()]
-    spans.sort(key=lambda span: span[:2])
-    result, at, previous = "", 0, None
-    for begin, end, old, group in spans:
+        try:
+            by_span.setdefault(span(source, path, mutant), []).append(mutant)
+        except StaleMutant as problem:
+            problems.append(str(problem))
+    result, at, previous = "", 0, ""
+    for (begin, end), group in sorted(by_span.items(), key=lambda item: item[0]):
         if begin < at:
-            raise StaleMutant(f"mutant '{group[0]['name']}' overlaps mutant '{previous}' in {path}")
-        result += source[at:begin] + branch(old, group)
+            problems.append(f"mutant '{group[0]['name']}' overlaps mutant '{previous}' in {path}")
+            continue
+        try:
+            result += source[at:begin] + branch(source[begin:end], group)
+        except StaleMutant as problem:
+            problems.append(str(problem))
         at, previous = end, group[0]["name"]
-    result += source[at:]
-    return f'extern int attest_active_mutant;\n#line 1 "src/{path}"\n{result}'
+    if problems:
+        raise StaleMutant("\n".join(problems))
+    return f'extern int attest_active_mutant;\n#line 1 "src/{path}"\n{result}{source[at:]}'
 
 
 def sources(src: pathlib.Path, mutants: list[dict]) -> list[str]:
-    """The .cc files that hold a mutant or include, directly or not, a header that does."""
+    """The .cc files that hold a mutant or include, directly or not, a header that does. Folders without a mutant keep to
+    the clean headers: the mutant build must not pull in the layers above the attention library."""
     texts = {str(path.relative_to(src)): path.read_text(encoding="utf-8")
              for path in sorted(src.rglob("*")) if path.suffix in {".cc", ".h", ".inc"}}
     includes = {path: [name for name in INCLUDE.findall(text) if name in texts] for path, text in texts.items()}
@@ -100,14 +112,22 @@ def sources(src: pathlib.Path, mutants: list[dict]) -> list[str]:
         more = {path for path, names in includes.items() if path not in touched and touched & set(names)}
         touched |= more
         grew = bool(more)
-    return [path for path in sorted(touched) if path.endswith(".cc")]
+    folders = {mutant["file"].split("/")[0] for mutant in mutants}
+    return [path for path in sorted(touched) if path.endswith(".cc") and path.split("/")[0] in folders]
 
 
 def write(src: pathlib.Path, out: pathlib.Path, mutants: list[dict]) -> None:
     by_file: dict[str, list[dict]] = {}
     for mutant in mutants:
         by_file.setdefault(mutant["file"], []).append(mutant)
-    texts = {path: mutate((src / path).read_text(encoding="utf-8"), path, group) for path, group in by_file.items()}
+    texts, problems = {}, []
+    for path, group in by_file.items():
+        try:
+            texts[path] = mutate((src / path).read_text(encoding="utf-8"), path, group)
+        except StaleMutant as problem:
+            problems.append(str(problem))
+    if problems:
+        raise StaleMutant("\n".join(problems))
     texts["mutant_names.inc"] = "".join(f'"{mutant["name"]}",\n' for mutant in mutants)
     for path, text in texts.items():
         target = out / path
