@@ -68,13 +68,13 @@ void Scores(const AttentionTile& t, const Bf16Bits* const* rows, int keys, const
       }
       a = copy;
     }
-    _tile_zero(0);
+    AmxTile<0>::Zero();
     for (int d = 0; d < t.head_dim; d += 32) {
-      _tile_loadd(2, static_cast<const Bf16Bits*>(a) + d, stride);
-      _tile_loadd(3, q + 8 * d, 64);
-      _tile_dpbf16ps(0, 2, 3);
+      AmxTile<2>::Load(static_cast<const Bf16Bits*>(a) + d, stride);
+      AmxTile<3>::Load(q + 8 * d, 64);
+      AmxTile<0>::AddDotBf16<2, 3>();
     }
-    _tile_stored(0, s, 64);
+    AmxTile<0>::Store(s, 64);
   }
 }
 
@@ -90,18 +90,18 @@ void PackValues(const Bf16Bits* const* rows, int keys, int v_head_dim, uint32_t*
 void Values(const uint32_t* v, int keys, int v_head_dim, const uint32_t* p, float* o) {
   const int64_t o_bytes = int64_t{v_head_dim} * 4;
   for (int d = 0; d < v_head_dim; d += 32) {  // exact: v_head_dim is a multiple of 32
-    _tile_loadd(4, o + d, o_bytes);
-    _tile_loadd(5, o + d + 16, o_bytes);
+    AmxTile<4>::Load(o + d, o_bytes);
+    AmxTile<5>::Load(o + d + 16, o_bytes);
     for (int key = 0; key < keys; key += 32) {
       const uint32_t* b = v + (int64_t{key / 32} * v_head_dim + d) * 16;
-      _tile_loadd(6, p + key / 2, kTile * 2);
-      _tile_loadd(7, b, 64);
-      _tile_dpbf16ps(4, 6, 7);
-      _tile_loadd(7, b + kTileWords, 64);
-      _tile_dpbf16ps(5, 6, 7);
+      AmxTile<6>::Load(p + key / 2, kTile * 2);
+      AmxTile<7>::Load(b, 64);
+      AmxTile<4>::AddDotBf16<6, 7>();
+      AmxTile<7>::Load(b + kTileWords, 64);
+      AmxTile<5>::AddDotBf16<6, 7>();
     }
-    _tile_stored(4, o + d, o_bytes);
-    _tile_stored(5, o + d + 16, o_bytes);
+    AmxTile<4>::Store(o + d, o_bytes);
+    AmxTile<5>::Store(o + d + 16, o_bytes);
   }
 }
 

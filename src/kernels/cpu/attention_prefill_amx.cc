@@ -111,58 +111,58 @@ void Scores(const uint32_t* k, int keys, int head_dim, const uint32_t* q, float*
   for (int key = 0; key < keys; key += 32, s += 4 * kTileWords) {
     const uint32_t* a0 = k + int64_t{key} * head_dim / 2;
     const uint32_t* a1 = a0 + int64_t{8} * head_dim;
-    _tile_zero(0);
-    _tile_zero(1);
+    AmxTile<0>::Zero();
+    AmxTile<1>::Zero();
     for (int d = 0; d < head_dim; d += 32) {
-      _tile_loadd(4, a0 + d / 2, key_bytes);
-      _tile_loadd(6, q0 + 8 * d, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, q1 + 8 * d, 64);
-      _tile_dpbf16ps(1, 4, 7);
+      AmxTile<4>::Load(a0 + d / 2, key_bytes);
+      AmxTile<6>::Load(q0 + 8 * d, 64);
+      AmxTile<0>::AddDotBf16<4, 6>();
+      AmxTile<7>::Load(q1 + 8 * d, 64);
+      AmxTile<1>::AddDotBf16<4, 7>();
     }
     if (key > 0) {
-      _tile_stored(2, s - 2 * kTileWords, 64);
-      _tile_stored(3, s - kTileWords, 64);
+      AmxTile<2>::Store(s - 2 * kTileWords, 64);
+      AmxTile<3>::Store(s - kTileWords, 64);
     }
-    _tile_zero(2);
-    _tile_zero(3);
+    AmxTile<2>::Zero();
+    AmxTile<3>::Zero();
     for (int d = 0; d < head_dim; d += 32) {
-      _tile_loadd(5, a1 + d / 2, key_bytes);
-      _tile_loadd(6, q0 + 8 * d, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_loadd(7, q1 + 8 * d, 64);
-      _tile_dpbf16ps(3, 5, 7);
+      AmxTile<5>::Load(a1 + d / 2, key_bytes);
+      AmxTile<6>::Load(q0 + 8 * d, 64);
+      AmxTile<2>::AddDotBf16<5, 6>();
+      AmxTile<7>::Load(q1 + 8 * d, 64);
+      AmxTile<3>::AddDotBf16<5, 7>();
     }
-    _tile_stored(0, s, 64);
-    _tile_stored(1, s + kTileWords, 64);
+    AmxTile<0>::Store(s, 64);
+    AmxTile<1>::Store(s + kTileWords, 64);
   }
-  _tile_stored(2, s - 2 * kTileWords, 64);
-  _tile_stored(3, s - kTileWords, 64);
+  AmxTile<2>::Store(s - 2 * kTileWords, 64);
+  AmxTile<3>::Store(s - kTileWords, 64);
 }
 
 // o += V^T P^T over `keys` keys (a multiple of 32).
 void Values(const uint32_t* v, int keys, int v_head_dim, const uint32_t* p, float* o) {
   for (int d = 0; d < v_head_dim; d += 32, o += 4 * kTileWords) {  // exact: v_head_dim is a multiple of 32
-    _tile_loadd(0, o, 64);
-    _tile_loadd(1, o + kTileWords, 64);
-    _tile_loadd(2, o + 2 * kTileWords, 64);
-    _tile_loadd(3, o + 3 * kTileWords, 64);
+    AmxTile<0>::Load(o, 64);
+    AmxTile<1>::Load(o + kTileWords, 64);
+    AmxTile<2>::Load(o + 2 * kTileWords, 64);
+    AmxTile<3>::Load(o + 3 * kTileWords, 64);
     for (int key = 0; key < keys; key += 32) {
       const uint32_t* a = v + int64_t{key} * v_head_dim / 2 + 16 * d;
       const uint32_t* b = p + key * 16;
-      _tile_loadd(4, a, 64);
-      _tile_loadd(6, b, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, b + kTileWords, 64);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(5, a + kTileWords, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
+      AmxTile<4>::Load(a, 64);
+      AmxTile<6>::Load(b, 64);
+      AmxTile<0>::AddDotBf16<4, 6>();
+      AmxTile<7>::Load(b + kTileWords, 64);
+      AmxTile<1>::AddDotBf16<4, 7>();
+      AmxTile<5>::Load(a + kTileWords, 64);
+      AmxTile<2>::AddDotBf16<5, 6>();
+      AmxTile<3>::AddDotBf16<5, 7>();
     }
-    _tile_stored(0, o, 64);
-    _tile_stored(1, o + kTileWords, 64);
-    _tile_stored(2, o + 2 * kTileWords, 64);
-    _tile_stored(3, o + 3 * kTileWords, 64);
+    AmxTile<0>::Store(o, 64);
+    AmxTile<1>::Store(o + kTileWords, 64);
+    AmxTile<2>::Store(o + 2 * kTileWords, 64);
+    AmxTile<3>::Store(o + 3 * kTileWords, 64);
   }
 }
 

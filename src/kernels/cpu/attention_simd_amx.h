@@ -1,9 +1,10 @@
-// What the AMX attention kernels share: the tile configuration, packing into tile order, and weights in
-// 16-bit fixed point. A tile is 16 rows of 64 bytes; all eight are configured at full size.
+// What the AMX attention kernels share: packing into tile order, and weights in 16-bit fixed point. A tile
+// (amx_tile.h) is 16 rows of 64 bytes.
 //
 // Include only from attention_*_amx.cc.
 #pragma once
 
+#include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/attention_simd_pages.h"
 #include "kernels/cpu/attention_simd_tile.h"
 #include "kernels/cpu/attention_simd_vec.h"
@@ -13,30 +14,6 @@ namespace attest {
 namespace {
 
 constexpr int kTileWords = 256;  // 4-byte words of a tile: a 16 x 16 block of f32, or of bf16 pairs
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-// Configures the tiles of the calling thread for one item and releases them after, so that a sleeping thread
-// holds no tile state (8 KiB that the kernel would save on each switch).
-class ConfiguredTiles {
- public:
-  ConfiguredTiles() {
-    static const TileConfig config;
-    // GCC 12 models the instruction as reading 8 of the 64 bytes and drops the stores of the others.
-    asm volatile("" ::"r"(&config) : "memory");
-    _tile_loadconfig(&config);
-  }
-  ~ConfiguredTiles() { _tile_release(); }
-  ConfiguredTiles(const ConfiguredTiles&) = delete;
-  ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
-};
 
 // x[i][j] becomes x[j][i], 4-byte words.
 inline void Transpose16x16(__m512i* x) {

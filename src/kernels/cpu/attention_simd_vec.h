@@ -8,16 +8,7 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #else
-// GCC 12 reports its own _mm512_undefined_*() as uninitialised (GCC bug 105593); only that header is exempt.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+#include "kernels/cpu/x86_intrinsics.h"
 #endif
 
 #include <cstdint>
@@ -70,6 +61,7 @@ struct Block8 {
   static void Transpose(T* x) { Transpose8x8(x); }
 };
 
+#if !defined(ATTEST_X86_EMULATION)
 struct Avx2Vec {
   static constexpr int kLanes = 8;
   static constexpr int kRegisters = 16;
@@ -165,7 +157,9 @@ struct Avx2Vec {
   }
 };
 
-#if defined(__AVX512F__)
+#endif
+
+#if defined(__AVX512F__) || defined(ATTEST_X86_EMULATION)
 struct Avx512Vec {
   static constexpr int kLanes = 16;
   static constexpr int kRegisters = 32;

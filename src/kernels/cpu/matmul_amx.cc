@@ -5,6 +5,7 @@
 // A tile register holds 16 rows of 64 bytes. Activations: [16 rows][32 k]; weights: [16 pairs of k][16 n][2].
 // K is cut into runs of at most 9 chunks of 32, so that 32 rows of activations and of the panel share L1 (18
 // KiB each); partial sums wait in L2 as tiles.
+#include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/matmul_bf16_avx512.h"
 
 namespace attest {
@@ -13,26 +14,6 @@ namespace {
 constexpr int64_t kMinRows = 33;
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kRowPair = 32;  // rows of two tiles
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-void LoadTileConfig() {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = 64;
-    config.rows[i] = 16;
-  }
-  // GCC 12 believes _tile_loadconfig reads 8 of the 64 bytes and drops the other stores: the tiles stay
-  // unconfigured and the first tile instruction is SIGILL. The empty asm reads all of memory.
-  asm volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
-}
 
 ATTEST_INLINE bool UsesTiles(int64_t num_rows, int64_t cols) {
   return num_rows >= kMinRows && cols % 32 == 0;
@@ -90,31 +71,31 @@ void MultiplyPanel(const TileJob& job, const std::byte* panel, float* sums, int6
       const std::byte* a1 = a0 + chunks * kTileBytes;
       float* c = sums + (row - job.row_begin) * 32;  // 4 tiles of 256 per 32 rows
       if (begin == 0) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        AmxTile<0>::Zero();
+        AmxTile<1>::Zero();
+        AmxTile<2>::Zero();
+        AmxTile<3>::Zero();
       } else {
-        _tile_loadd(0, c, 64);
-        _tile_loadd(1, c + 256, 64);
-        _tile_loadd(2, c + 512, 64);
-        _tile_loadd(3, c + 768, 64);
+        AmxTile<0>::Load(c, 64);
+        AmxTile<1>::Load(c + 256, 64);
+        AmxTile<2>::Load(c + 512, 64);
+        AmxTile<3>::Load(c + 768, 64);
       }
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const std::byte* b = panel + chunk * 2 * kTileBytes;
-        _tile_loadd(4, a0 + chunk * kTileBytes, 64);
-        _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + kTileBytes, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a1 + chunk * kTileBytes, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        AmxTile<4>::Load(a0 + chunk * kTileBytes, 64);
+        AmxTile<6>::Load(b, 64);
+        AmxTile<0>::AddDotBf16<4, 6>();
+        AmxTile<7>::Load(b + kTileBytes, 64);
+        AmxTile<1>::AddDotBf16<4, 7>();
+        AmxTile<5>::Load(a1 + chunk * kTileBytes, 64);
+        AmxTile<2>::AddDotBf16<5, 6>();
+        AmxTile<3>::AddDotBf16<5, 7>();
       }
-      _tile_stored(0, c, 64);
-      _tile_stored(1, c + 256, 64);
-      _tile_stored(2, c + 512, 64);
-      _tile_stored(3, c + 768, 64);
+      AmxTile<0>::Store(c, 64);
+      AmxTile<1>::Store(c + 256, 64);
+      AmxTile<2>::Store(c + 512, 64);
+      AmxTile<3>::Store(c + 768, 64);
       // The rows before, not the ones just stored: their lines have reached L1 by now.
       if (last && previous >= 0)
         StoreRowPair(job, sums + (previous - job.row_begin) * 32, previous, column, both);
@@ -132,7 +113,7 @@ void Run(const TileJob& job) {
   }
   std::byte* panel = job.scratch;
   auto* sums = reinterpret_cast<float*>(panel + job.cols * 64);
-  LoadTileConfig();
+  const ConfiguredTiles configured;
   for (int64_t tile = 0; tile < job.num_tiles; tile += 2) {
     const bool both = tile + 1 < job.num_tiles;
     for (int64_t t = 0; t < 2; ++t) {
@@ -140,11 +121,10 @@ void Run(const TileJob& job) {
       ExpandBf16(job.dtype, job.tiles + source * job.tile_bytes, 0, job.cols, panel + t * kTileBytes, 64,
                  2 * kTileBytes);
     }
-    // _tile_loadd does not tell the compiler that it reads memory: the panel must have been written.
+    // Loading a tile does not tell the compiler that it reads memory: the panel must have been written.
     asm volatile("" ::: "memory");
     MultiplyPanel(job, panel, sums, tile * kTileRows, both);
   }
-  _tile_release();
 }
 
 bool NeedsPrepare(DType dtype, int64_t num_rows, int64_t cols) {

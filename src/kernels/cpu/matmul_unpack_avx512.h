@@ -10,11 +10,10 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#include <immintrin.h>
-
 #include <cstdint>
 
 #include "kernels/cpu/matmul_path.h"
+#include "kernels/cpu/x86_intrinsics.h"
 #include "kernels/matmul_layout.h"
 
 namespace attest {
