@@ -6,10 +6,9 @@ namespace {
 
 // bf16 products with f32 sums (vdpbf16ps): a word holds two dims of a query or key row, or the same dim of
 // two value rows. Queries and weights are rounded to bf16; K and V are bf16 already.
-struct Bf16Arithmetic {
+struct Bf16Arithmetic : Bf16Words {
   using V = Avx512Vec;
   using F = V::F;
-  static constexpr int kPack = 2;
   static F MulAdd(F a, F b, F c) {
     return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
   }
@@ -42,11 +41,6 @@ struct Bf16Arithmetic {
     const __m512i even = _mm512_add_epi32(_mm512_castps_si512(weights[0]), half);
     const __m512i odd = _mm512_add_epi32(_mm512_castps_si512(weights[1]), half);
     _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(even, 16), odd));
-  }
-  static float WeightOf(float word, int i) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &word, 4);
-    return ValueOf(static_cast<Bf16Bits>(i == 0 ? bits : bits >> 16));
   }
 };
 

@@ -6,10 +6,9 @@ namespace {
 
 // bf16 products with f32 sums (BFDOT): a word holds two dims of a query or key row, or the same dim of two
 // value rows. Queries and weights are rounded to bf16; K and V are bf16 already.
-struct Bf16Arithmetic {
+struct Bf16Arithmetic : Bf16Words {
   using V = NeonVec;
   using F = V::F;
-  static constexpr int kPack = 2;
   static F MulAdd(F a, F b, F c) {
     return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
   }

@@ -45,6 +45,16 @@ struct F32Arithmetic {
   static float WeightOf(float word, int /*i*/) { return word; }
 };
 
+// What bf16 arithmetics share: an operand word holds two values, the first in its low half.
+struct Bf16Words {
+  static constexpr int kPack = 2;
+  static float WeightOf(float word, int i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &word, 4);
+    return ValueOf(static_cast<Bf16Bits>(i == 0 ? bits : bits >> 16));
+  }
+};
+
 template <class A>
 struct PrefillTile {
   using V = typename A::V;
