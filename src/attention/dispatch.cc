@@ -28,6 +28,9 @@ constexpr const KernelEntry* kKernels[] = {
     &kAttentionGeneralNeonEntry,
 #endif
     &kAttentionGeneralEntry,
+#if defined(ATTEST_TEST_KERNELS)  // tests/emulated: behind a kernel that accepts everything, reached by name only
+    ATTEST_TEST_KERNELS
+#endif
     &kAttentionReferenceEntry,
 };
 // clang-format on

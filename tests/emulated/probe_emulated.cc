@@ -1,0 +1,3 @@
+#define ATTEST_PROBE kEmulatedProbe
+#define ATTEST_TILE_PROBE EmulatedTileProduct
+#include "tests/emulated/probe.inc"
