@@ -121,6 +121,24 @@ TEST(Edges, AVeryNegativeScoreIsStillTheMaximumAtAHeadSizeOfEveryKernel) {
   }
 }
 
+// Whole tiles of keys that are visible and score -inf, before and after one that counts.
+TEST(Edges, KeysOfScoreMinusInfinityWeighNothing) {
+  AttentionSpec spec = MakeSpec(2, 1, 64);
+  for (const int counts : {5, 200, 290}) {
+    AttentionBatch batch(spec, {1, 3}, {300, 300});
+    batch.FillQ([](int, int, int, int d) { return d == 3 ? 1.0f : 0.0f; });
+    batch.FillK([&](int, int key, int, int d) { return d == 3 && key != counts ? -kInfinity : 0.0f; });
+    batch.FillV([](int, int key, int, int) { return static_cast<float>(key % 128); });
+    for (const KernelEntry* entry : RunnableKernels()) {
+      const auto result = RunAttention(batch, ForcedWherePossible(*entry, spec));
+      ASSERT_TRUE(result) << result.error().message;
+      for (size_t token = 0; token < 4; ++token) {
+        EXPECT_EQ(result->out[token * 128 + 70], counts % 128) << entry->contract.name << " token " << token;
+      }
+    }
+  }
+}
+
 // The window's left edge, far from the causal one: keys that the first rows of a tile see and its last do
 // not.
 TEST(Edges, ANanLeftOfTheWindowReachesTheRowsThatStillSeeItAndNoOther) {
