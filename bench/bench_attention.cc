@@ -21,6 +21,7 @@
 #include "attention/plan.h"
 #include "base/check.h"
 #include "base/thread_team.h"
+#include "conform/case_list.h"
 #include "device/cpu.h"
 #include "device/memory.h"
 #include "kernels/reference/attention_reference.h"
@@ -141,11 +142,7 @@ uint64_t ReadAll(const std::byte* data, int64_t bytes, ThreadTeam& team) {
 
 // ---- one case ---------------------------------------------------------------------------------------------
 
-struct Case {
-  int q_heads, kv_heads, head_dim;
-  int q_len, kv_len, seqs;
-  DType kv_dtype = DType::kBF16;
-};
+using Case = conform::TimedCase;
 
 class Batch {
  public:
@@ -361,16 +358,7 @@ int Main(int argc, char** argv) {
   const CpuFeatures cpu = DetectCpu();
   ThreadTeam team(threads);
   team.PinCaller();
-  const std::vector<Case> cases = {
-      {9, 3, 64, 512, 512, 1},    {9, 3, 64, 2048, 2048, 1},
-      {9, 3, 64, 64, 2048, 1},    {16, 8, 128, 1024, 1024, 1},
-      {4, 1, 256, 1024, 1024, 1}, {9, 3, 64, 512, 512, 1, DType::kF32},
-      {9, 3, 64, 1, 2000, 1},     {9, 3, 64, 1, 500, 32},
-      {9, 3, 64, 1, 2000, 64},    {16, 8, 128, 1, 2000, 1},
-      {16, 8, 128, 1, 2000, 16},  {4, 1, 256, 1, 2000, 1},
-      {32, 4, 128, 1, 2000, 4},   {9, 3, 64, 1, 2000, 1, DType::kF32},
-      {9, 3, 64, 4, 2000, 4},
-  };
+  const std::vector<Case> cases = conform::TimedCases();
   bool right = true;
   for (const Case& c : cases) {
     for (const KernelEntry* entry : KernelList()) {

@@ -202,6 +202,38 @@ void AddExplain(CLI::App& app, ExplainOptions& o, ModelFlags& model) {
   app.add_option("--attention-backend", o.attention_backend, "Force this kernel");
 }
 
+void AddConform(CLI::App& app, ConformOptions& o) {
+  app.add_option("--kernel", o.kernels,
+                 "Kernel to put on trial, by name (see `attest kernels`); may be repeated; all by default");
+  app.add_option("--library", o.libraries,
+                 "Shared library with kernels behind attest/conform_kernel.h; may be repeated")
+      ->check(CLI::ExistingFile);
+  app.add_option("--command", o.commands, "Command that answers trials over its standard input and output");
+  app.add_flag("--cases", o.cases, "Only the capability sweep (these four may be combined)");
+  app.add_flag("--invariances", o.invariances, "Only what may not change the answer");
+  app.add_flag("--bugs", o.bugs, "Only the public bugs, one row each");
+  app.add_flag("--random", o.random, "Only random problems");
+  app.add_option("--filter", o.filter, "Only trials with this text in their name or capability");
+  app.add_flag("--quick", o.quick, "A thinner sweep and fewer random problems");
+  app.add_flag("--list", o.list, "Print the trials and run none");
+  app.add_option("--seed", o.seed, "Seed of the random problems")->capture_default_str();
+  app.add_option("--random-cases", o.random_cases, "Random problems; 200 by default, 20 with --quick")
+      ->check(CLI::Range(int64_t{0}, int64_t{10000000}));
+  app.add_option("--minutes", o.minutes, "Keep drawing random problems until this much time has passed")
+      ->check(CLI::Range(0.0, 10000.0));
+  app.add_option("--jobs", o.jobs, "Processes that run trials")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--time-limit", o.time_limit_s, "Seconds after which one trial counts as hanging")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--html", o.html, "Write the report as one HTML page");
+  app.add_option("--json", o.json, "Write the report as JSON");
+  app.add_option("--junit", o.junit, "Write the report as JUnit XML");
+  app.add_option("--failures", o.failures, "Folder for the shrunk cases that fail; '' writes none")
+      ->capture_default_str();
+}
+
 std::vector<std::string> LongNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -244,6 +276,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
   InspectOptions inspect;
   ExplainOptions explain;
   ModelFlags explain_model;
+  ConformOptions conform;
 
   CLI::App* serve_app = app.add_subcommand("serve", "Serve a model over the OpenAI HTTP API");
   AddServe(*serve_app, serve);
@@ -279,8 +312,11 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
   CLI::App* explain_app =
       app.add_subcommand("explain", "Which attention kernel runs a call, and why each other does not");
   AddExplain(*explain_app, explain, explain_model);
-  for (CLI::App* sub :
-       {serve_app, generate_app, chat_app, tokenize_app, inspect_app, kernels_app, explain_app}) {
+  CLI::App* conform_app = app.add_subcommand(
+      "conform", "Put attention kernels on trial: refused with a reason, or right in every row");
+  AddConform(*conform_app, conform);
+  for (CLI::App* sub : {serve_app, generate_app, chat_app, tokenize_app, inspect_app, kernels_app,
+                        explain_app, conform_app}) {
     sub->set_version_flag("--version", std::string("attest ") + kVersion);
   }
 
@@ -321,6 +357,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
     if (explain_app->count("MODEL") > 0) explain.model = explain_model;
     return Command{explain};
   }
+  if (conform_app->parsed()) return Command{conform};
   return Command{KernelsOptions{}};
 }
 

@@ -14,4 +14,7 @@ namespace attest {
 [[nodiscard]] int RunKernels(const KernelsOptions& options, const HubEnvironment& environment);
 [[nodiscard]] int RunExplain(const ExplainOptions& options, const HubEnvironment& environment);
 
+// Status 1: a kernel is wrong; 2: the trial could not be held.
+[[nodiscard]] int RunConform(const ConformOptions& options, const HubEnvironment& environment);
+
 }  // namespace attest

@@ -46,6 +46,8 @@ int main(int argc, char** argv) {
           return attest::RunKernels(options, environment);
         if constexpr (std::is_same_v<Options, attest::ExplainOptions>)
           return attest::RunExplain(options, environment);
+        if constexpr (std::is_same_v<Options, attest::ConformOptions>)
+          return attest::RunConform(options, environment);
       },
       std::get<attest::Command>(parsed));
 }

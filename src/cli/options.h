@@ -97,7 +97,24 @@ struct ExplainOptions {
   std::string attention_backend;
 };
 
+struct ConformOptions {
+  std::vector<std::string> kernels;    // of ours, by name; none of anything: all that this CPU runs
+  std::vector<std::string> libraries;  // shared libraries behind attest/conform_kernel.h
+  std::vector<std::string> commands;   // processes that answer over pipes
+  bool cases = false, invariances = false, bugs = false, random = false;  // none set: all
+  bool quick = false;
+  bool list = false;
+  std::string filter;
+  uint64_t seed = 1;
+  std::optional<int64_t> random_cases;
+  double minutes = 0;
+  int jobs = 2;
+  double time_limit_s = 20;
+  std::string html, json, junit;
+  std::string failures = "conform-failures";  // folder; "" writes no case files
+};
+
 using Command = std::variant<ServeOptions, GenerateOptions, ChatOptions, TokenizeOptions, InspectOptions,
-                             KernelsOptions, ExplainOptions>;
+                             KernelsOptions, ExplainOptions, ConformOptions>;
 
 }  // namespace attest

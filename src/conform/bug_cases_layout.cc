@@ -65,35 +65,34 @@ void QueryHeadsReadTheirOwnKvHead(Probe& probe) {
 }
 
 void EverySequenceOfADecodeBatchEqualsItselfAlone(Probe& probe) {
-  const AttentionSpec spec = MakeSpec(6, 2, 32);
+  const AttentionSpec spec = probe.Spec(6, 2, 32);
   std::vector<int32_t> kv;
   for (int i = 0; i < 33; ++i) kv.push_back(1 + i * 11);
   AttentionBatch all(spec, std::vector<int32_t>(33, 1), kv, {.seed = 3});
   const auto together = probe.Run(all);
   if (!together) return;
-  const auto row = static_cast<size_t>(spec.q_heads) * static_cast<size_t>(spec.v_head_dim);
   for (const int size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32}) {
     std::vector<int32_t> owned;  // the last `size` sequences
     for (int i = 33 - size; i < 33; ++i) owned.push_back(i);
     const auto some = probe.Run(all, {.owned = owned});
     if (!some) return;
-    for (size_t i = (33 - static_cast<size_t>(size)) * row; i < 33 * row; ++i)
-      probe.ExpectSame(some->out[i], together->out[i], fmt::format("a batch of {}", size));
+    for (int64_t token = 33 - size; token < 33; ++token)
+      probe.ExpectSameRow(spec, *some, token, *together, token, fmt::format("a batch of {}", size));
   }
 }
 
 // Blocks 2^28 elements apart: block 9 starts at element 2.4e9. Only the touched pages become resident.
 void OffsetsPastTwoToTheThirtyOneAreRight(Probe& probe) {
   constexpr int64_t kBlockStride = int64_t{1} << 28;
-  constexpr int64_t kBytes = 10 * kBlockStride * 2;
-  void* memory =
-      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const AttentionSpec spec = probe.Spec(2, 1, 64);
+  const int64_t element = BlockBytes(spec.kv_dtype), bytes = 10 * kBlockStride * element;
+  void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;  // the system refuses the address space
-  const AttentionSpec spec = MakeSpec(2, 1, 64);
   AttentionBatch batch(spec, {1, 3}, {20, 20}, {.shuffle_pages = false});
   PagedKv& kv = batch.paged();
   kv.k = {memory, kBlockStride, kBlockStride / 4, 64};
-  kv.v = {static_cast<bf16*>(memory) + kBlockStride / 2, kBlockStride, kBlockStride / 4, 64};
+  kv.v = {static_cast<std::byte*>(memory) + kBlockStride / 2 * element, kBlockStride, kBlockStride / 4, 64};
   kv.num_blocks = 10;
   const int32_t ids[] = {9, 1, 8, 2};
   for (int i = 0; i < 4; ++i) batch.block_ids(i / 2)[i % 2] = ids[i];
@@ -102,7 +101,7 @@ void OffsetsPastTwoToTheThirtyOneAreRight(Probe& probe) {
     probe.ExpectRow(*result, spec, 0, 0, 9.5);
     probe.ExpectRow(*result, spec, 3, 1, 9.5);
   }
-  munmap(memory, kBytes);
+  munmap(memory, static_cast<size_t>(bytes));
 }
 
 // Tokens far apart, as in a view into a fused QKV tensor of a very long prompt: the last keys of the first
@@ -134,7 +133,7 @@ void RowsPastTwoToTheThirtyOneElementsAreRight(Probe& probe) {
 }
 
 void KAndVInterleavedPerBlock(Probe& probe) {
-  AttentionSpec spec = MakeSpec(4, 2, 32);
+  AttentionSpec spec = probe.Spec(4, 2, 32);
   spec.layout = KvLayout::kPagedNhd;
   AttentionBatch apart(spec, {1, 5}, {40, 20}, {.seed = 2}),
       together(spec, {1, 5}, {40, 20}, {.seed = 2, .interleave_kv = true});
@@ -143,7 +142,7 @@ void KAndVInterleavedPerBlock(Probe& probe) {
 }
 
 void TheSecondCallWithOtherStridesIsRight(Probe& probe) {
-  const AttentionSpec spec = MakeSpec(4, 2, 32);
+  const AttentionSpec spec = probe.Spec(4, 2, 32);
   AttentionBatch dense(spec, {1, 5}, {40, 20}, {.seed = 2}),
       view(spec, {1, 5}, {40, 20}, {.seed = 2, .q_token_padding = 96, .transposed_lse = true});
   const auto first = probe.Run(dense), second = probe.Run(view), third = probe.Run(dense),
@@ -155,7 +154,7 @@ void TheSecondCallWithOtherStridesIsRight(Probe& probe) {
 }
 
 void KStridedWhileVIsDense(Probe& probe) {
-  AttentionSpec spec = MakeSpec(4, 2, 32);
+  AttentionSpec spec = probe.Spec(4, 2, 32);
   spec.layout = KvLayout::kContiguous;
   AttentionBatch dense(spec, {5, 2}, {9, 2}, {.seed = 2}),
       strided(spec, {5, 2}, {9, 2}, {.seed = 2, .k_token_padding = 64});  // every second row of K
@@ -164,15 +163,15 @@ void KStridedWhileVIsDense(Probe& probe) {
 }
 
 void LseMayBeATransposedView(Probe& probe) {
-  const AttentionSpec spec = MakeSpec(4, 2, 32);
+  const AttentionSpec spec = probe.Spec(4, 2, 32);
   AttentionBatch dense(spec, {5, 1}, {9, 700}, {.seed = 2}),
       transposed(spec, {5, 1}, {9, 700}, {.seed = 2, .transposed_lse = true});
   const auto expected = probe.Run(dense), result = probe.Run(transposed);
   if (expected && result) probe.ExpectSame(*expected, *result, "LSE dense and transposed");
 }
 
-AttentionSpec Descaled(DType dtype) {
-  AttentionSpec spec = MakeSpec(4, 2, 64);
+AttentionSpec Descaled(Probe& probe, DType dtype) {
+  AttentionSpec spec = probe.Spec(4, 2, 64);
   spec.kv_dtype = dtype;
   spec.has_k_descale = spec.has_v_descale = true;
   return spec;
@@ -182,7 +181,7 @@ void StridedScalesAreFollowedOrRefused(Probe& probe) {
   for (const DescaleShape shape :
        {DescaleShape::kPerTensor, DescaleShape::kPerHead, DescaleShape::kPerSeqAndHead}) {
     for (const int padding : {0, 5}) {
-      probe.ExpectRandomIsRight(Descaled(DType::kF8E4M3), {1, 3, 9}, {20, 7, 9},
+      probe.ExpectRandomIsRight(Descaled(probe, DType::kF8E4M3), {1, 3, 9}, {20, 7, 9},
                                 {.seed = 5, .descale = shape, .descale_padding = padding});
     }
   }
@@ -200,7 +199,7 @@ void ScalesAreReadAndNotTakenAsOne(Probe& probe) {
     probe.ExpectRow(*result, spec, 2, 0, 3.0);
   }
   // A K scale of 2 is a softmax scale of 2.
-  AttentionSpec scaled = MakeSpec(2, 1, 64), doubled = scaled;
+  AttentionSpec scaled = probe.Spec(2, 1, 64), doubled = scaled;
   scaled.has_k_descale = true;
   doubled.scale *= 2;
   AttentionBatch with(scaled, {1, 2}, {20, 20}, {.seed = 4}), without(doubled, {1, 2}, {20, 20}, {.seed = 4});
@@ -225,17 +224,17 @@ void ScalesSetAfterTheFirstCallReachTheSecond(Probe& probe) {
 void PaddingRowsAreZeroAndMoveNoOther(Probe& probe) {
   probe.ExpectUProbe(probe.Small(), {1, 1, 1, 1, 1, 1, 1, 1}, {5, 9, 40, 0, 0, 0, 0, 0},
                      {2, 4, 19.5, 0, 0, 0, 0, 0});
-  const AttentionSpec spec = MakeSpec(4, 2, 64);
+  const AttentionSpec spec = probe.Spec(4, 2, 64);
   AttentionBatch padded(spec, std::vector<int32_t>(8, 1), {5, 9, 40, 0, 0, 0, 0, 0}, {.seed = 8});
   AttentionBatch plain(spec, {1, 1, 1}, {5, 9, 40}, {.seed = 8});
   const auto eight = probe.Run(padded), three = probe.Run(plain);
   if (!eight || !three) return;
-  for (size_t i = 0; i < three->out.size(); ++i)
-    probe.ExpectSame(eight->out[i], three->out[i], "rows with and without padding behind them");
+  for (int64_t token = 0; token < 3; ++token)
+    probe.ExpectSameRow(spec, *eight, token, *three, token, "rows with and without padding behind them");
 }
 
 void EveryHeadOfEveryDraftTokenIsWritten(Probe& probe) {
-  probe.ExpectRandomIsRight(MakeSpec(32, 1, 64), {4, 4, 4}, {30, 700, 5});
+  probe.ExpectRandomIsRight(probe.Spec(32, 1, 64), {4, 4, 4}, {30, 700, 5});
 }
 
 void BlocksLeftBehindByTheWindowAreNotFollowed(Probe& probe) {
@@ -276,7 +275,7 @@ void TheResultDoesNotDependOnWhatTheOutputHeld(Probe& probe) {
 
 void TheFirstRowsOfAPromptDoNotDependOnItsLength(Probe& probe) {
   if (probe.subject().name() == "reference") return;  // rows of the oracle are independent by design
-  const AttentionSpec spec = MakeSpec(1, 1, 32);
+  const AttentionSpec spec = probe.Spec(1, 1, 32);
   std::vector<double> shortest;
   for (const int32_t n : {512, 2048, 4096}) {
     AttentionBatch batch(spec, {n}, {n}, {.seed = 6});

@@ -11,9 +11,9 @@ namespace attest::conform {
 namespace {
 
 void ShortestSequencesAreComputed(Probe& probe) {
-  probe.ExpectRandomIsRight(MakeSpec(4, 2, 128), {5, 9, 9}, {20, 20, 20});
-  probe.ExpectRandomIsRight(MakeSpec(4, 2, 128), {7}, {7});
-  probe.ExpectRandomIsRight(MakeSpec(4, 2, 128), {1, 9}, {20, 20});
+  probe.ExpectRandomIsRight(probe.Spec(4, 2, 128), {5, 9, 9}, {20, 20, 20});
+  probe.ExpectRandomIsRight(probe.Spec(4, 2, 128), {7}, {7});
+  probe.ExpectRandomIsRight(probe.Spec(4, 2, 128), {1, 9}, {20, 20});
   probe.ExpectUProbe(probe.Small(), {1, 9}, {1, 9}, {0, 0, .5, 1, 1.5, 2, 2.5, 3, 3.5, 4});
 }
 
@@ -81,27 +81,23 @@ void RowsBeforeTheFirstKeyAreZeroWithLseMinusInfinity(Probe& probe) {
   const double expected[] = {0, 0, 0, 1, 1.5};
   for (int token = 0; token < 5; ++token) {
     probe.ExpectRow(*result, spec, token, 0, expected[token]);
-    probe.Expect((result->lse[static_cast<size_t>(token)] == -kInfinity) == (token < 3),
-                 fmt::format("lse of token {} is {}", token, result->lse[static_cast<size_t>(token)]));
+    if (token < 3) probe.ExpectLse(*result, static_cast<size_t>(token), -static_cast<double>(kInfinity));
   }
-  probe.ExpectNear(result->lse[4], std::log(2.0), 1e-6, "lse of token 4");
+  probe.ExpectLse(*result, 4, std::log(2.0), 1e-6);
 }
 
 void OneQueryOverManyKeysSeesAll(Probe& probe) { probe.ExpectUProbe(probe.Small(), {1}, {8}, {3.5}); }
 
 void ARowWithoutKeysIsZeroAndMovesNoOther(Probe& probe) {
-  const AttentionSpec spec = MakeSpec(4, 2, 32);
+  const AttentionSpec spec = probe.Spec(4, 2, 32);
   AttentionBatch with(spec, {1, 1, 1, 1}, {9, 30, 0, 5}, {.seed = 3, .seq_ids = {1, 2, 3, 4}});
   AttentionBatch without(spec, {1, 1, 1}, {9, 30, 5}, {.seed = 3, .seq_ids = {1, 2, 4}});
   const auto four = probe.Run(with), three = probe.Run(without);
   if (!four || !three) return;
-  const auto row = static_cast<size_t>(spec.q_heads) * static_cast<size_t>(spec.v_head_dim);
-  for (size_t i = 0; i < row; ++i) {
-    probe.ExpectSame(four->out[i], three->out[i], "token 0 with and without the empty row");
-    probe.ExpectSame(four->out[row + i], three->out[row + i], "token 1 with and without the empty row");
-    probe.ExpectSame(four->out[3 * row + i], three->out[2 * row + i],
-                     "the last token with and without the empty row");
-  }
+  const char* what = "rows with and without an empty one between them";
+  probe.ExpectSameRow(spec, *four, 0, *three, 0, what);
+  probe.ExpectSameRow(spec, *four, 1, *three, 1, what);
+  probe.ExpectSameRow(spec, *four, 3, *three, 2, what);
   for (int head = 0; head < spec.q_heads; ++head) probe.ExpectRow(*four, spec, 2, head, 0.0);
 }
 
@@ -193,7 +189,7 @@ void AnEmptyStateIsTheIdentityOfTheMerge(Probe& probe) {
   for (int token = 0; result && token < 3; ++token) {
     if (!result->ran(static_cast<size_t>(token))) continue;
     probe.ExpectRow(*result, spec, token, 0, 0.0);
-    probe.Expect(result->lse[static_cast<size_t>(token)] == -kInfinity, "the lse of no keys is not -inf");
+    probe.ExpectLse(*result, static_cast<size_t>(token), -static_cast<double>(kInfinity));
   }
 }
 
@@ -219,7 +215,7 @@ void SplitsWithoutKeysWeighNothing(Probe& probe) {
 }
 
 void ASequenceWithoutKeysIsZero(Probe& probe) {
-  AttentionSpec spec = MakeSpec(2, 2, 68);
+  AttentionSpec spec = probe.Spec(2, 2, 68);
   spec.layout = KvLayout::kContiguous;
   probe.ExpectUProbe(spec, {1, 2, 1, 2}, {0, 2, 0, 2}, {0, 0, .5, 0, 0, .5});
   spec.layout = KvLayout::kPagedHnd;
@@ -294,7 +290,7 @@ void ASinkCountsOnceWhateverTheSplits(Probe& probe) {
   if (const auto result = probe.Run(batch)) {
     probe.ExpectRow(*result, spec, 0, 0, 6 / (4 + std::exp(0.25)));
     probe.ExpectRow(*result, spec, 1, 0, 0.0);
-    probe.ExpectNear(result->lse[1], 0.25, 0, "the lse of a row without keys");
+    probe.ExpectLse(*result, 1, 0.25);
   }
   AttentionSpec plain = probe.Small();
   plain.has_sinks = true;
@@ -305,7 +301,7 @@ void ASinkCountsOnceWhateverTheSplits(Probe& probe) {
     const auto result = probe.Run(zero);
     if (!result) continue;
     probe.ExpectNear(result->out[0], kv_len * (kv_len - 1) / 2.0 / (kv_len + 1), 1e-5, "the sink of 0");
-    probe.ExpectNear(result->lse[0], std::log(kv_len + 1.0), 1e-5, "lse with the sink of 0");
+    probe.ExpectLse(*result, 0, std::log(kv_len + 1.0), 1e-5);
   }
 }
 

@@ -415,19 +415,21 @@ AttentionCase RandomCase(uint64_t seed, uint64_t index) {
   };
 
   AttentionCase c{.name = fmt::format("random_{}_{}", seed, index), .spec = {}, .q_len = {}, .kv_len = {}};
-  c.capability = "random";
+  c.capability = "random problems";
   c.options.seed = static_cast<uint32_t>(random());
   const int kv_heads = 1 + below(3), group = one_in(6) ? 1 + below(24) : 1 + below(8);
-  const int dim = one_in(2) ? 32 * (1 + below(4)) : 8 * (1 + below(32));
+  // Half of the problems are what models are made of, which the fast kernels take; the others are anything.
+  const bool common = one_in(2);
+  const int dim = common ? pick(std::vector{32, 64, 64, 96, 128, 128, 256}) : 8 * (1 + below(32));
   AttentionSpec& spec = c.spec = MakeSpec(kv_heads * group, kv_heads, dim);
-  if (one_in(6)) spec.v_head_dim = 8 * (1 + below(32));
-  if (one_in(3)) {
+  if (!common && one_in(3)) spec.v_head_dim = 8 * (1 + below(32));
+  if (!common && one_in(2)) {
     spec.kv_dtype = pick(std::vector{DType::kF32, DType::kF16, DType::kF8E4M3, DType::kF8E5M2, DType::kI8});
   } else if (one_in(3)) {
     spec.kv_dtype = DType::kF32;
   }
   if (spec.kv_dtype == DType::kI8) spec.scale /= 40.0f;
-  if (one_in(6)) spec.q_dtype = spec.out_dtype = one_in(2) ? DType::kBF16 : DType::kF16;
+  if (!common && one_in(3)) spec.q_dtype = spec.out_dtype = one_in(2) ? DType::kBF16 : DType::kF16;
   if (one_in(3)) spec.layout = one_in(2) ? KvLayout::kPagedNhd : KvLayout::kContiguous;
   spec.block_size = one_in(2) ? 16 : one_in(2) ? 1 << below(8) : 1 + below(256);
   if (one_in(5)) spec.scale *= pick(std::vector{0.25f, 0.5f, 2.0f});
@@ -435,11 +437,11 @@ AttentionCase RandomCase(uint64_t seed, uint64_t index) {
   if (one_in(3)) spec.window_left = one_in(2) ? below(20) : below(300);
   if (!spec.causal && one_in(2)) spec.window_right = below(20);
   if (one_in(8)) spec.chunk = 1 + below(64);
-  if (spec.window_left && one_in(4)) spec.sink_tokens = 1 + below(8);
+  if (!common && spec.window_left && one_in(3)) spec.sink_tokens = 1 + below(8);
   if (one_in(5)) spec.softcap = pick(std::vector{1.0f, 5.0f, 30.0f});
   if (one_in(6)) spec.has_alibi = true;
   if (one_in(5)) spec.has_sinks = true;
-  if (one_in(6)) spec.has_k_descale = spec.has_v_descale = true;
+  if (!common && one_in(3)) spec.has_k_descale = spec.has_v_descale = true;
   spec.wants_lse = !one_in(4);
   c.options.descale =
       pick(std::vector{DescaleShape::kPerSeqAndHead, DescaleShape::kPerHead, DescaleShape::kPerTensor});

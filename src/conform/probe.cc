@@ -3,30 +3,45 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace attest::conform {
 
 namespace {
 
-AttentionSpec Fit(Subject& subject, AttentionSpec spec) {
-  const auto refuses = [&](DType dtype) {
-    spec.kv_dtype = dtype;
-    return std::ranges::all_of(kAttentionPhases, [&](AttentionPhase phase) {
-      return !subject.Refusals({.spec = spec, .phase = phase}).empty();
-    });
-  };
-  spec.kv_dtype = refuses(DType::kF32) && !refuses(DType::kBF16) ? DType::kBF16 : DType::kF32;
+bool RefusesEveryPhase(Subject& subject, const AttentionSpec& spec) {
+  return std::ranges::all_of(kAttentionPhases, [&](AttentionPhase phase) {
+    return !subject.Refusals({.spec = spec, .phase = phase}).empty();
+  });
+}
+
+// The first of these page types, with and without LSE, that the subject takes.
+AttentionSpec Fit(Subject& subject, const AttentionSpec& spec, const std::array<DType, 2>& types) {
+  for (const bool lse : {true, false}) {
+    for (const DType dtype : types) {
+      AttentionSpec fit = spec;
+      fit.kv_dtype = dtype;
+      fit.wants_lse = lse;
+      if (!RefusesEveryPhase(subject, fit)) return fit;
+    }
+  }
   return spec;
 }
 
 }  // namespace
 
 AttentionSpec Probe::Small(int q_heads, int kv_heads, int head_dim) {
-  return Fit(subject_, conform::Small(q_heads, kv_heads, head_dim));
+  return Fit(subject_, conform::Small(q_heads, kv_heads, head_dim), {DType::kF32, DType::kBF16});
 }
 
-AttentionSpec Probe::Windowed(int window) { return Fit(subject_, conform::Windowed(window)); }
+AttentionSpec Probe::Windowed(int window) {
+  return Fit(subject_, conform::Windowed(window), {DType::kF32, DType::kBF16});
+}
+
+AttentionSpec Probe::Spec(int q_heads, int kv_heads, int head_dim) {
+  return Fit(subject_, MakeSpec(q_heads, kv_heads, head_dim), {DType::kBF16, DType::kF32});
+}
 
 std::optional<AttentionResult> Probe::Run(AttentionBatch& batch, const RunOptions& options) {
   if (observer_ && !failure_) observer_(batch);
@@ -60,6 +75,11 @@ void Probe::ExpectNear(double got, double want, double tolerance, const std::str
   }
 }
 
+void Probe::ExpectLse(const AttentionResult& result, size_t index, double want, double tolerance) {
+  if (result.lse.empty()) return;  // the subject has none
+  ExpectNear(result.lse[index], want, tolerance, fmt::format("lse {}", index));
+}
+
 void Probe::ExpectRow(const AttentionResult& result, const AttentionSpec& spec, int token, int head,
                       double expected, bool d_probe) {
   if (failure_ || !result.ran(static_cast<size_t>(token))) return;
@@ -79,6 +99,14 @@ void Probe::ExpectSame(double a, double b, const std::string& what) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return;
   const bool near = std::abs(a - b) <= 5 * rounding() * std::max(1.0, std::abs(b));
   if (subject_.is_bit_stable() || !near) Expect(false, fmt::format("{}: {:.9g} and {:.9g}", what, a, b));
+}
+
+void Probe::ExpectSameRow(const AttentionSpec& spec, const AttentionResult& a, int64_t i,
+                          const AttentionResult& b, int64_t j, const std::string& what) {
+  if (!a.ran(static_cast<size_t>(i)) || !b.ran(static_cast<size_t>(j))) return;
+  const int64_t row = int64_t{spec.q_heads} * spec.v_head_dim;
+  for (int64_t d = 0; d < row && !failure_; ++d)
+    ExpectSame(a.out[static_cast<size_t>(i * row + d)], b.out[static_cast<size_t>(j * row + d)], what);
 }
 
 void Probe::ExpectSame(const AttentionResult& a, const AttentionResult& b, const std::string& what) {

@@ -22,15 +22,19 @@ class Probe {
 
   [[nodiscard]] Subject& subject() { return subject_; }
   // Specs whose answers are exact: conform::Small and Windowed, on bf16 pages for a subject that reads no f32
-  // ones (then to its rounding).
+  // ones (then to its rounding), without LSE for one that has none.
   [[nodiscard]] AttentionSpec Small(int q_heads = 2, int kv_heads = 1, int head_dim = 32);
   [[nodiscard]] AttentionSpec Windowed(int window);
+  // MakeSpec, on f32 pages for a subject that reads no bf16 ones, without LSE for one that has none.
+  [[nodiscard]] AttentionSpec Spec(int q_heads, int kv_heads, int head_dim);
   // The rows of the phases that the subject accepts; nullopt when it refuses all, or fails, which is noted.
   // Checks that nothing outside the outputs was written.
   std::optional<AttentionResult> Run(AttentionBatch& batch, const RunOptions& options = {});
 
   void Expect(bool holds, const std::string& what);
   void ExpectNear(double got, double want, double tolerance, const std::string& what);
+  // lse[index], where the subject has one.
+  void ExpectLse(const AttentionResult& result, size_t index, double want, double tolerance = 0);
   // Every dim of a row is `expected` (plus dim / 1024 with `d_probe`), to the rounding of the subject. A row
   // that was not run is left out.
   void ExpectRow(const AttentionResult& result, const AttentionSpec& spec, int token, int head,
@@ -38,6 +42,9 @@ class Probe {
   // The same bytes, or for a subject that is not bit stable the same within its rounding.
   void ExpectSame(const AttentionResult& a, const AttentionResult& b, const std::string& what);
   void ExpectSame(double a, double b, const std::string& what);
+  // The output rows of token i of `a` and token j of `b`, all heads; left out when either was not run.
+  void ExpectSameRow(const AttentionSpec& spec, const AttentionResult& a, int64_t i, const AttentionResult& b,
+                     int64_t j, const std::string& what);
   // The uniform probe on one batch: expected[t] is the mean index of the keys that token t sees.
   void ExpectUProbe(const AttentionSpec& spec, const std::vector<int32_t>& q_len,
                     const std::vector<int32_t>& kv_len, const std::vector<double>& expected);

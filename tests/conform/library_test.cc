@@ -1,0 +1,141 @@
+// Foreign kernels: the five broken ones of examples/conform are found and shrunk to the right smallest case,
+// the naive one passes, and what crashes, hangs or lies fails its own trial and no other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "conform/case_io.h"
+#include "conform/library_subject.h"
+#include "conform/report.h"
+
+namespace attest::conform {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Example(const std::string& name) {
+  return std::string(ATTEST_BUILD_DIR) + "/tests/examples/conform/" + name + ".so";
+}
+std::string TestLibrary(const std::string& name) {
+  return std::string(ATTEST_BUILD_DIR) + "/tests/" + name + ".so";
+}
+
+SuiteResult RunTrial(const std::string& file, SuiteOptions options) {
+  auto subjects = LibrarySubjects(file);
+  EXPECT_TRUE(subjects) << (subjects ? "" : subjects.error().message);
+  auto result = RunSuite(std::move(*subjects), options, nullptr);
+  EXPECT_TRUE(result) << (result ? "" : result.error().message);
+  return std::move(*result);
+}
+
+struct Broken {
+  const char* name;
+  const char* capability;  // where the failure shows
+  const char* smallest;    // as DescribeCase prints it
+  const char* why;
+};
+
+class BrokenKernel : public ::testing::TestWithParam<Broken> {};
+
+TEST_P(BrokenKernel, IsFoundAndShrunkToTheRightSmallestCase) {
+  const Broken& broken = GetParam();
+  const auto folder = std::filesystem::path(::testing::TempDir()) / (std::string("conform_") + broken.name);
+  const SuiteResult result = RunTrial(Example(broken.name), {.invariances = false,
+                                                             .bugs = false,
+                                                             .random = false,
+                                                             .quick = true,
+                                                             .filter = broken.capability,
+                                                             .failures_folder = folder});
+  ASSERT_FALSE(result.failures.empty());
+  const Failure& failure = result.failures.front();
+  EXPECT_EQ(failure.smallest.substr(0, failure.smallest.find(" (seed")), broken.smallest);
+  EXPECT_THAT(failure.smallest_why, HasSubstr(broken.why));
+  EXPECT_THAT(TextReport(result, false), HasSubstr(std::string("smallest failing case")));
+
+  // The file holds the same call.
+  ASSERT_FALSE(failure.file.empty()) << failure.file_error;
+  const auto file = ReadCaseFile(failure.file);
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file->kernel, std::string(broken.name));
+  EXPECT_EQ(file->notes.at("smallest"), failure.smallest);
+  std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BrokenKernel,
+    ::testing::Values(
+        Broken{"broken_skip_threshold", "plain", "q_len [1] kv_len [1]", "was not written"},
+        Broken{"broken_loop_count", "head_dim", "q_len [1] kv_len [1] head_dim 8", "was not written"},
+        Broken{"broken_cu_seqlens_short", "plain", "q_len [1] kv_len [1]", "was not written"},
+        Broken{"broken_descale_row_short", "descales", "q_len [1] kv_len [1] v_descale", "expected"},
+        Broken{"broken_window_off_by_one", "window", "q_len [1] kv_len [2] window_left 0", "expected"}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+TEST(LibraryKernel, TheNaiveKernelPassesEveryKindOfTrial) {
+  const SuiteResult result = RunTrial(Example("naive"), {.quick = true, .random_cases = 10});
+  EXPECT_EQ(result.num_failures, 0) << TextReport(result, true);
+  for (const MatrixRow& row : MatrixOf(result, false)) EXPECT_GT(row.cells[0].passed, 0) << row.capability;
+}
+
+TEST(LibraryKernel, TheTemplatePassesWhatItDeclaresAndRefusesTheRestByField) {
+  const SuiteResult result = RunTrial(Example("template"), {.quick = true, .random_cases = 10});
+  EXPECT_EQ(result.num_failures, 0) << TextReport(result, true);
+  int64_t passed = 0, refused = 0;
+  for (const MatrixRow& row : MatrixOf(result, false)) {
+    passed += row.cells[0].passed;
+    refused += row.cells[0].refused;
+  }
+  EXPECT_GT(passed, 0);
+  EXPECT_GT(refused, 0);
+}
+
+// Every broken kernel is found by at least one public bug, too.
+TEST(LibraryKernel, ThePublicBugsFindTheBrokenKernels) {
+  for (const char* name : {"broken_skip_threshold", "broken_loop_count", "broken_cu_seqlens_short",
+                           "broken_descale_row_short", "broken_window_off_by_one"}) {
+    const SuiteResult result =
+        RunTrial(Example(name), {.cases = false, .invariances = false, .random = false});
+    EXPECT_GT(result.num_failures, 0) << name;
+    EXPECT_LT(result.num_failures, static_cast<int64_t>(result.trials.size())) << name;
+  }
+}
+
+TEST(HostileLibrary, WhatCrashesHangsOrLiesFailsItsOwnTrialAndNoOther) {
+  const SuiteResult result = RunTrial(TestLibrary("conform_hostile_kernels"), {.invariances = false,
+                                                                               .bugs = false,
+                                                                               .random = false,
+                                                                               .quick = true,
+                                                                               .filter = "lengths_one",
+                                                                               .time_limit_s = 1.0});
+  ASSERT_EQ(result.trials.size(), 2u);
+  ASSERT_EQ(result.subjects.size(), 8u);
+  const auto why = [&](int subject) { return result.records[0][static_cast<size_t>(subject)].why; };
+  for (const std::vector<Record>& records : result.records) {
+    for (const Record& record : records) EXPECT_TRUE(record.ran);
+  }
+  EXPECT_THAT(why(0), HasSubstr("crashed"));
+  EXPECT_THAT(why(1), HasSubstr("did not return within 1 s"));
+  EXPECT_THAT(why(2), HasSubstr("ended the process with status 3 (giving up)"));
+  EXPECT_THAT(why(3), HasSubstr("run failed on a call that check accepted: no device"));
+  EXPECT_THAT(why(4), HasSubstr("token 0 head 0 dim 0 was not written"));
+  EXPECT_THAT(why(5), HasSubstr("wrote outside its outputs"));
+  EXPECT_THAT(why(6), HasSubstr("refused without a reason"));
+  EXPECT_EQ(result.records[0][7].verdict, Verdict::kRefused);
+  EXPECT_EQ(result.num_failures, 14);
+}
+
+TEST(HostileLibrary, AFileThatIsNoLibraryOrAnotherVersionIsRefusedByName) {
+  const auto message = [](const std::string& file) {
+    const auto subjects = LibrarySubjects(file);
+    return subjects ? std::string("accepted") : subjects.error().message;
+  };
+  EXPECT_THAT(message("/nowhere/kernel.so"), HasSubstr("/nowhere/kernel.so: cannot be loaded"));
+  EXPECT_THAT(message(std::string(ATTEST_SOURCE_DIR) + "/README.md"), HasSubstr("cannot be loaded"));
+  EXPECT_THAT(message("libm.so.6"), HasSubstr("cannot be loaded"));  // names are not searched for
+  EXPECT_THAT(message(TestLibrary("conform_old_kernel")), HasSubstr("abi_version is 2, expected 1"));
+}
+
+}  // namespace
+}  // namespace attest::conform
