@@ -41,6 +41,9 @@ constexpr PathEntry kPaths[] = {
     {&kMatMulAvx2Precise, CpuIsa::kAvx2, true},
 #endif
     {&kMatMulPortable, CpuIsa::kPortable, true},
+#if defined(ATTEST_TEST_PATHS)  // tests/emulated: behind the path that takes everything, reached by name only
+    ATTEST_TEST_PATHS
+#endif
 };
 
 // Whether the choice without a forced name may take `entry`. CPUs with AVX512_FP16 (Sapphire Rapids and
