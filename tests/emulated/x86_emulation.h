@@ -1,7 +1,7 @@
 // The AVX-512 (with BF16, VBMI, VNNI) and AMX instructions that the kernels use, in portable C++: what
 // <immintrin.h> calls them, exact to their documented arithmetic, in every lane and for every value but the
-// payload of NaNs. Kernels compiled with it (tests/emulated/CMakeLists.txt) run on any x86-64 machine, a
-// hundred times slower; emulation_test.cc compares it with the instructions where the machine has them.
+// payload of NaNs. Kernels compiled with it (tests/emulated/CMakeLists.txt) run on any x86-64 machine,
+// many times slower; emulation_test.cc compares it with the instructions where the machine has them.
 //
 // Arithmetic that is not plain IEEE:
 // - fused multiply-adds round once;
