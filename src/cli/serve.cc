@@ -112,7 +112,9 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
                                   .eos_ids = text.eos_ids,
                                   .default_sampling = default_sampling,
                                   .model_root = host->path().string(),
-                                  .version = kVersion}));
+                                  .version = kVersion,
+                                  .tokenizer_config_json = text.tokenizer_config_json,
+                                  .chat_template_text = text.chat_template_text}));
   const std::jthread signals([&](const std::stop_token& stop) { HandleSignals(stop, handled, *server); });
   PrintWelcome(options, name, server->port(), text.chat_template.has_value());
   server->Join();

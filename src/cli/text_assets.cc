@@ -108,6 +108,21 @@ Expected<std::string> ChatTemplateText(const Checkpoint& checkpoint, const std::
   return TemplateOf(config);
 }
 
+// What tokenizer_config.json of the same model would say about its special tokens.
+Expected<std::string> TokenizerConfigText(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
+  const GgufFile* gguf = checkpoint.gguf();
+  if (gguf == nullptr) return TextOrEmpty(checkpoint, "tokenizer_config.json");
+  Json config = Json::object();
+  for (const auto& [key, name] : {std::pair("tokenizer.ggml.padding_token_id", "pad_token"),
+                                  std::pair("tokenizer.ggml.unknown_token_id", "unk_token")}) {
+    ATTEST_ASSIGN_OR_RETURN(const std::optional<int32_t> id, FindId(*gguf, key));
+    if (id && *id < tokenizer.vocab_size()) config[name] = std::string(tokenizer.TokenText(*id));
+  }
+  ATTEST_ASSIGN_OR_RETURN(const std::optional<bool> add_bos, gguf->FindBool("tokenizer.ggml.add_bos_token"));
+  if (add_bos) config["add_bos_token"] = *add_bos;
+  return config.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 Expected<double> Number(const Json& config, const char* key, double fallback, double low, double high) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return fallback;
@@ -149,10 +164,11 @@ Expected<TextAssets> LoadTextAssets(const Checkpoint& checkpoint, const ModelCon
                                     const std::string& chat_template_file) {
   TextAssets assets;
   ATTEST_ASSIGN_OR_RETURN(assets.tokenizer, LoadTokenizer(checkpoint));
-  ATTEST_ASSIGN_OR_RETURN(const std::string source, ChatTemplateText(checkpoint, chat_template_file));
-  if (!source.empty()) {
-    ATTEST_ASSIGN_OR_RETURN(assets.chat_template, ChatTemplate::Parse(source));
+  ATTEST_ASSIGN_OR_RETURN(assets.chat_template_text, ChatTemplateText(checkpoint, chat_template_file));
+  if (!assets.chat_template_text.empty()) {
+    ATTEST_ASSIGN_OR_RETURN(assets.chat_template, ChatTemplate::Parse(assets.chat_template_text));
   }
+  ATTEST_ASSIGN_OR_RETURN(assets.tokenizer_config_json, TokenizerConfigText(checkpoint, *assets.tokenizer));
   assets.eos_ids = config.eos_ids;
   for (const int32_t id : assets.tokenizer->end_ids()) {
     if (std::find(assets.eos_ids.begin(), assets.eos_ids.end(), id) == assets.eos_ids.end())

@@ -17,6 +17,8 @@ namespace attest {
 struct TextAssets {
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;  // absent: the model has none
+  std::string chat_template_text;             // its source, or empty
+  std::string tokenizer_config_json;          // tokenizer_config.json; made from the keys of a GGUF file
   std::vector<int32_t> eos_ids;               // end a generation: the config's and the tokenizer's
   SamplingParams default_sampling;            // from generation_config.json
 };

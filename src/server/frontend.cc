@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "server/api_error.h"
 #include "server/json_writer.h"
+#include "server/tokenizer_routes.h"
 
 namespace attest {
 namespace {
@@ -50,6 +51,8 @@ Frontend::Frontend(const ServerOptions& options, const ServerContext& context, H
       created_(std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::system_clock::now().time_since_epoch())
                    .count()),
+      tokenizer_info_(
+          TokenizerInfoJson(context.tokenizer, context.tokenizer_config_json, context.chat_template_text)),
       tokens_([this] { http_.Post([this] { OnTokens(); }); }),
       workers_(options.num_workers) {}
 
@@ -64,15 +67,21 @@ const std::vector<Frontend::Route>& Frontend::Routes() {
       {"GET", "/version", &Frontend::Version},
       {"GET", "/load", &Frontend::Load},
       {"GET", "/metrics", &Frontend::MetricsText},
-      {"GET", "/v1/models", &Frontend::Models},
-      {"POST", "/v1/completions", &Frontend::Completions},
-      {"POST", "/v1/chat/completions", &Frontend::ChatCompletions},
+      {"GET", "/v1/models", &Frontend::Models, true},
+      {"POST", "/v1/completions", &Frontend::Completions, true},
+      {"POST", "/v1/chat/completions", &Frontend::ChatCompletions, true},
+      {"POST", "/tokenize", &Frontend::TokenizeText, true},
+      {"POST", "/detokenize", &Frontend::DetokenizeIds, true},
+      {"GET", "/tokenizer_info", &Frontend::TokenizerInfo, true},
   };
   return routes;
 }
 
 void Frontend::OnRequest(ExchangeId id, HttpRequest request) {
-  if (request.path.starts_with("/v1/") && !HasKey(request)) {
+  const bool wants_key =
+      request.path.starts_with("/v1/") ||
+      std::ranges::any_of(Routes(), [&](const Route& r) { return r.wants_key && r.path == request.path; });
+  if (wants_key && !HasKey(request)) {
     context_.metrics.CountResponse(401);
     http_.Respond(id, {.status = 401,
                        .body = ErrorBody(401, "the API key is missing or wrong"),
@@ -180,6 +189,35 @@ void Frontend::Completions(ExchangeId id, HttpRequest& request) {
 }
 void Frontend::ChatCompletions(ExchangeId id, HttpRequest& request) { Generate(id, request, &ParseChatCall); }
 
+void Frontend::TokenizeText(ExchangeId id, HttpRequest& request) { Answer(id, request, &Tokenize); }
+void Frontend::DetokenizeIds(ExchangeId id, HttpRequest& request) { Answer(id, request, &Detokenize); }
+void Frontend::TokenizerInfo(ExchangeId id, HttpRequest&) {
+  Respond(id, {.body = tokenizer_info_, .headers = {}});
+}
+
+void Frontend::Answer(ExchangeId id, HttpRequest& request, Answerer answerer) {
+  ++num_answering_;
+  workers_.Enqueue([this, id, answerer, body = std::move(request.body)] {
+    Expected<std::string> answer = std::unexpected(Error{});
+    try {
+      answer = answerer(body, limits_);
+    } catch (const std::exception& e) {  // out of memory, or a bug: this request fails, the others go on
+      answer = Fail(ErrorCode::kInternal, fmt::format("the request could not be answered: {}", e.what()));
+    }
+    http_.Post([this, id, answer = std::move(answer)]() mutable {
+      --num_answering_;
+      if (http_.IsOpen(id)) {  // else the client left meanwhile
+        if (answer) {
+          Respond(id, {.body = std::move(*answer), .headers = {}});
+        } else {
+          RespondError(id, answer.error());
+        }
+      }
+      FinishDrain();
+    });
+  });
+}
+
 void Frontend::Generate(ExchangeId id, HttpRequest& request, Parser parse) {
   if (draining_) return RespondError(id, 503, "the server is draining; try another one");
   ++num_parsing_;
@@ -263,7 +301,7 @@ void Frontend::Drain() {
 }
 
 void Frontend::FinishDrain() {
-  if (draining_ && generations_.empty() && num_parsing_ == 0) http_.Shutdown();
+  if (draining_ && generations_.empty() && num_parsing_ == 0 && num_answering_ == 0) http_.Shutdown();
 }
 
 }  // namespace attest

@@ -37,6 +37,7 @@ class Frontend final : public HttpHandler {
   struct Route {
     std::string_view method, path;
     Handler handler;
+    bool wants_key = false;  // where keys are set
   };
   static const std::vector<Route>& Routes();
 
@@ -49,7 +50,13 @@ class Frontend final : public HttpHandler {
   void Model(ExchangeId id, std::string_view encoded_name);
   void Completions(ExchangeId id, HttpRequest& request);
   void ChatCompletions(ExchangeId id, HttpRequest& request);
+  void TokenizeText(ExchangeId id, HttpRequest& request);
+  void DetokenizeIds(ExchangeId id, HttpRequest& request);
+  void TokenizerInfo(ExchangeId id, HttpRequest& request);
 
+  using Answerer = Expected<std::string> (*)(std::string_view body, const CallLimits& limits);
+  // Answers on a worker: tokenization takes milliseconds.
+  void Answer(ExchangeId id, HttpRequest& request, Answerer answerer);
   using Parser = Expected<GenerationCall> (*)(std::string_view body, const CallLimits& limits);
   void Generate(ExchangeId id, HttpRequest& request, Parser parse);
   void Begin(ExchangeId id, const std::string& request_id, Expected<GenerationCall> call);
@@ -68,8 +75,10 @@ class Frontend final : public HttpHandler {
   HttpServer& http_;
   const CallLimits limits_;
   const int64_t created_;
+  const std::string tokenizer_info_;  // JSON
   bool draining_ = false;
-  int64_t num_parsing_ = 0;  // requests in the worker pool
+  int64_t num_parsing_ = 0;    // generation requests in the worker pool
+  int64_t num_answering_ = 0;  // other requests there
   GenerationId next_generation_ = 0;
   TokenQueue tokens_;
   std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/chat_messages.h"
 #include "server/json_fields.h"
 
 namespace attest {
@@ -68,16 +69,6 @@ Status RefuseUnsupported(const JsonFields& fields, const json& body) {
     if (key.starts_with("guided_")) ATTEST_RETURN_IF_ERROR(fields.RefuseUnless(key, {}));
   }
   return {};
-}
-
-Expected<std::string> ModelName(const JsonFields& fields, const CallLimits& limits) {
-  ATTEST_ASSIGN_OR_RETURN(const auto name, fields.String("model"));
-  if (!name) return limits.model_names.front();
-  if (std::ranges::find(limits.model_names, *name) != limits.model_names.end()) return *name;
-  return Fail(ErrorCode::kNotFound,
-              fmt::format("the model {} does not exist; served: {}", DescribeJson(*name),
-                          fmt::join(limits.model_names, ", ")),
-              "model");
 }
 
 Expected<std::vector<std::string>> StopStrings(const JsonFields& fields) {
@@ -164,7 +155,7 @@ Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLi
   const JsonFields fields(body);
   GenerationCall call;
   call.is_chat = is_chat;
-  ATTEST_ASSIGN_OR_RETURN(call.model, ModelName(fields, limits));
+  ATTEST_ASSIGN_OR_RETURN(call.model, ServedModelName(fields, limits));
   ATTEST_RETURN_IF_ERROR(RefuseUnsupported(fields, body));
   ATTEST_RETURN_IF_ERROR(ReadStreamOptions(fields, call));
   ATTEST_RETURN_IF_ERROR(ReadSampling(fields, limits, call));
@@ -243,101 +234,17 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   return CheckPrompts(call, limits, "prompt");
 }
 
-// null, a string, or a list of {"type":"text","text":...} parts, which are joined by line feeds.
-Expected<std::string> ReadContent(const JsonFields& message, const std::string& field) {
-  const json* content = message.Find("content");
-  if (content == nullptr) return std::string();
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array()) return WrongType(field, "a string or a list of text parts", *content);
-  std::string text;
-  for (const json& part : *content) {
-    if (!part.is_object()) return WrongType(field, "a list of text parts", part);
-    const auto type = part.find("type");
-    if (type == part.end() || *type != "text") {
-      return Fail(ErrorCode::kUnsupported,
-                  fmt::format("{} may only hold parts of type \"text\", not {}", field,
-                              type == part.end() ? "one without a type" : DescribeJson(*type)),
-                  field);
-    }
-    const auto part_text = part.find("text");
-    if (part_text == part.end() || !part_text->is_string()) {
-      return WrongType(field + ".text", "a string", part_text == part.end() ? json() : *part_text);
-    }
-    if (!text.empty()) text += '\n';
-    text += part_text->get_ref<const std::string&>();
-  }
-  return text;
-}
-
-Expected<ChatMessage> ReadMessage(const json& item, size_t index) {
-  const std::string field = fmt::format("messages[{}]", index);
-  if (!item.is_object()) return WrongType(field, "an object", item);
-  const JsonFields fields(item, field + ".");
-  ATTEST_ASSIGN_OR_RETURN(auto role, fields.String("role"));
-  if (!role || role->empty())
-    return Fail(ErrorCode::kInvalidArgument, field + ".role is missing", field + ".role");
-  if (*role == "tool" || *role == "function") {
-    return Fail(ErrorCode::kUnsupported, fmt::format("{}.role \"{}\" is not supported yet", field, *role),
-                field + ".role");
-  }
-  ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("tool_calls", {"[]"}));
-  ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("function_call", {}));
-  // The newer name of the same role; few templates know it.
-  if (*role == "developer") role = "system";
-  ATTEST_ASSIGN_OR_RETURN(auto content, ReadContent(fields, field + ".content"));
-  ChatMessage message{.role = *role, .content = std::move(content), .json = {}};
-  const bool has_more = std::ranges::any_of(item.items(), [](const auto& entry) {
-    return entry.key() != "role" && entry.key() != "content" && !entry.value().is_null();
-  });
-  if (has_more) {
-    json whole = item;
-    whole["role"] = message.role;
-    whole["content"] = message.content;
-    message.json = whole.dump();
-  }
-  return message;
-}
-
-Status ReadMessages(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
-  const json* messages = fields.Find("messages");
-  if (messages == nullptr) return Fail(ErrorCode::kInvalidArgument, "messages is missing", "messages");
-  if (!messages->is_array() || messages->empty())
-    return WrongType("messages", "a list of messages", *messages);
-  if (limits.chat_template == nullptr) {
-    return Fail(ErrorCode::kUnsupported,
-                "this model has no chat template: use /v1/completions, or start the server with one",
-                "messages");
-  }
-  ChatTemplateInputs inputs;
-  for (size_t i = 0; i < messages->size(); ++i) {
-    ATTEST_ASSIGN_OR_RETURN(auto message, ReadMessage((*messages)[i], i));
-    inputs.messages.push_back(std::move(message));
-  }
-  ATTEST_ASSIGN_OR_RETURN(const auto generation_prompt, fields.Bool("add_generation_prompt"));
-  Set(inputs.add_generation_prompt, generation_prompt);
-  const Tokenizer& tokenizer = limits.tokenizer;
-  if (const auto bos = tokenizer.bos_id()) inputs.bos_token = std::string(tokenizer.TokenText(*bos));
-  if (const auto eos = tokenizer.eos_id()) inputs.eos_token = std::string(tokenizer.TokenText(*eos));
-  if (const json* extra = fields.Find("chat_template_kwargs")) {
-    if (!extra->is_object()) return WrongType("chat_template_kwargs", "an object", *extra);
-    inputs.extra_json = extra->dump();
-  }
-  ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));
-  auto text = limits.chat_template->Render(inputs);
-  if (!text) {
-    return Fail(text.error().code, fmt::format("the chat template refused: {}", text.error().message),
-                "messages");
-  }
-  // Templates write their own BOS.
-  call.prompts.push_back(tokenizer.Encode(*text, {.add_special_tokens = add_special.value_or(false)}));
-  return CheckPrompts(call, limits, "messages");
-}
-
 Expected<GenerationCall> ParseCall(std::string_view text, bool is_chat, const CallLimits& limits) {
   ATTEST_ASSIGN_OR_RETURN(const json body, ParseJsonObject(text));
   ATTEST_ASSIGN_OR_RETURN(GenerationCall call, ReadCommon(body, is_chat, limits));
   const JsonFields fields(body);
-  ATTEST_RETURN_IF_ERROR(is_chat ? ReadMessages(fields, limits, call) : ReadPrompts(fields, limits, call));
+  if (is_chat) {
+    ATTEST_ASSIGN_OR_RETURN(auto ids, EncodeMessages(fields, limits));
+    call.prompts.push_back(std::move(ids));
+    ATTEST_RETURN_IF_ERROR(CheckPrompts(call, limits, "messages"));
+  } else {
+    ATTEST_RETURN_IF_ERROR(ReadPrompts(fields, limits, call));
+  }
   return call;
 }
 

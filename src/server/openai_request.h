@@ -10,8 +10,7 @@
 
 #include "base/error.h"
 #include "engine/request.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "server/call_limits.h"
 
 namespace attest {
 
@@ -27,17 +26,6 @@ struct GenerationCall {
   bool stream = false;
   bool include_usage = false;           // one usage chunk at the end of a stream
   bool continuous_usage_stats = false;  // usage in every chunk of a stream
-};
-
-// What requests are checked against. Immutable.
-struct CallLimits {
-  const Tokenizer& tokenizer;
-  const ChatTemplate* chat_template = nullptr;
-  std::vector<std::string> model_names;  // the first answers for a request that names none
-  SamplingParams default_sampling;
-  int32_t max_model_len = 0;
-  int64_t vocab_size = 0;
-  int32_t max_choices = 0;  // prompts times n
 };
 
 // Errors: kInvalidArgument and kUnsupported name the field; kNotFound is an unknown model.

@@ -1,0 +1,30 @@
+// What the server is, as far as the reading of a request needs to know.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/request.h"
+#include "server/json_fields.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace attest {
+
+// What requests are checked against. Immutable.
+struct CallLimits {
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template = nullptr;
+  std::vector<std::string> model_names;  // the first answers for a request that names none
+  SamplingParams default_sampling;
+  int32_t max_model_len = 0;
+  int64_t vocab_size = 0;
+  int32_t max_choices = 0;  // prompts times n
+};
+
+// The name in `model`, or the first served one. kNotFound lists what is served.
+Expected<std::string> ServedModelName(const JsonFields& fields, const CallLimits& limits);
+
+}  // namespace attest
