@@ -1,6 +1,7 @@
 #include "conform/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -172,6 +173,7 @@ std::string TextReport(const SuiteResult& result, bool bugs_apart) {
       text += fmt::format("     smallest failing case ({} tried): {}\n     {}\n", failure.attempts,
                           failure.smallest, failure.smallest_why);
     }
+    if (!failure.also.empty()) text += fmt::format("     so do {}\n", fmt::join(failure.also, ", "));
     if (const std::string file = ReplayLine(failure); !file.empty())
       text += fmt::format("     file: {}\n", file);
   }
@@ -221,6 +223,7 @@ std::string JsonReport(const SuiteResult& result) {
                                 {"smallest", failure.smallest},
                                 {"smallest_why", failure.smallest_why},
                                 {"attempts", failure.attempts},
+                                {"also", failure.also},
                                 {"file", failure.file.string()}});
   }
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

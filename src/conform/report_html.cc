@@ -1,6 +1,7 @@
 // One page that stands alone: no script, no font, no image from elsewhere. A person sees in one look whether
 // anything failed, then which kernel can do what, then why not.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -145,6 +146,16 @@ std::string HtmlReport(const SuiteResult& result) {
       "</div>",
       passed, refused, result.subjects.size(), result.trials.size(), result.options.seed, result.seconds);
 
+  html += "<h2>Kernels and capabilities</h2>";
+  html +=
+      "<div class=\"key\"><span><i style=\"background:var(--pass)\"></i>pass: right in every row</span>"
+      "<span><i style=\"background:var(--some)\"></i>pass n/m: right in n, refused the others</span>"
+      "<span><i style=\"background:var(--refused)\"></i>refused with a reason (point at it)</span>"
+      "<span><i style=\"background:var(--fail)\"></i>FAIL</span>"
+      "<span>D decode &middot; P prefill &middot; E extend &middot; U uniform multi-token "
+      "decode</span></div>";
+  AppendMatrix(result, MatrixOf(result, /*bugs_apart=*/false), "capability", html);
+
   if (!result.failures.empty()) {
     html += "<h2>What failed, shrunk to the smallest case</h2>";
     for (const Failure& failure : result.failures) {
@@ -156,21 +167,15 @@ std::string HtmlReport(const SuiteResult& result) {
             "<p>Smallest failing case, after {} tries: <code>{}</code></p><p class=\"soft\">{}</p>",
             failure.attempts, Escape(failure.smallest), Escape(failure.smallest_why));
       }
+      if (!failure.also.empty()) {
+        html += fmt::format("<details><summary>{} more trials shrink to it</summary><p>{}</p></details>",
+                            failure.also.size(), Escape(fmt::format("{}", fmt::join(failure.also, ", "))));
+      }
       if (!failure.file.empty())
         html += fmt::format("<p class=\"soft\">Replay: <code>{}</code></p>", Escape(failure.file.string()));
       html += "</div>";
     }
   }
-
-  html += "<h2>Kernels and capabilities</h2>";
-  html +=
-      "<div class=\"key\"><span><i style=\"background:var(--pass)\"></i>pass: right in every row</span>"
-      "<span><i style=\"background:var(--some)\"></i>pass n/m: right in n, refused the others</span>"
-      "<span><i style=\"background:var(--refused)\"></i>refused with a reason (point at it)</span>"
-      "<span><i style=\"background:var(--fail)\"></i>FAIL</span>"
-      "<span>D decode &middot; P prefill &middot; E extend &middot; U uniform multi-token "
-      "decode</span></div>";
-  AppendMatrix(result, MatrixOf(result, /*bugs_apart=*/false), "capability", html);
 
   const bool has_bugs =
       std::ranges::any_of(result.trials, [](const Trial& t) { return t.part == Part::kBugs; });

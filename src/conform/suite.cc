@@ -246,9 +246,11 @@ std::optional<std::string> FailureOf(const SubjectInfo& info, const AttentionCas
   return record.why;
 }
 
-void Explain(Failure& failure, const SuiteOptions& options, const SubjectInfo& info, const Trial& trial,
+// Shrinks the failure and writes its case. `known` are failures explained before: one of the same subject
+// that shrank to the same case takes this trial in, and false is returned.
+bool Explain(Failure& failure, const SuiteOptions& options, const SubjectInfo& info, const Trial& trial,
              const std::optional<AttentionCase>& attention_case, const Invariance* invariance,
-             const BugCase* bug) {
+             const BugCase* bug, std::vector<Failure>& known) {
   const std::string file_name = info.name + "__" + trial.name;
   const auto keep = [&](Expected<std::filesystem::path> written) {
     if (written) {
@@ -266,14 +268,19 @@ void Explain(Failure& failure, const SuiteOptions& options, const SubjectInfo& i
     failure.smallest = DescribeCase(shrunk.smallest);
     failure.smallest_why = shrunk.why;
     failure.attempts = shrunk.attempts;
-    if (options.failures_folder.empty()) return;
+    for (Failure& other : known) {
+      if (other.subject != failure.subject || other.smallest != failure.smallest) continue;
+      other.also.push_back(trial.name);
+      return false;
+    }
+    if (options.failures_folder.empty()) return true;
     const AttentionCase& c = shrunk.smallest;
     AttentionBatch batch(c.spec, c.q_len, c.kv_len, c.options);
     keep(WriteFailingCase(options.failures_folder, file_name, batch, info.name,
                           {{"case", trial.name}, {"smallest", failure.smallest}, {"failure", shrunk.why}}));
-    return;
+    return true;
   }
-  if (options.failures_folder.empty()) return;
+  if (options.failures_folder.empty()) return true;
   // A probe runs several batches: the last one before the failure is written, by a child of its own.
   const auto payload = RunOneIsolated(
       [&]() -> std::string {
@@ -290,6 +297,7 @@ void Explain(Failure& failure, const SuiteOptions& options, const SubjectInfo& i
       },
       options.time_limit_s);
   if (payload && !payload->empty()) failure.file = *payload;
+  return true;
 }
 
 }  // namespace
@@ -439,12 +447,12 @@ Expected<SuiteResult> RunSuite(std::vector<SubjectInfo> subjects, const SuiteOpt
       auto c = work.CaseOf(trial, options.seed);
       if (c && record.fit >= 0) c = FittedCases(*c)[static_cast<size_t>(record.fit)];
       const bool blind = record.why.starts_with("the suite is blind");
-      if (!blind) {
-        Explain(failure, options, result.subjects[static_cast<size_t>(subject)], failed, c,
-                c ? nullptr : work.InvarianceOf(trial),
-                c || work.InvarianceOf(trial) != nullptr ? nullptr : work.BugOf(trial));
-      }
-      result.failures.push_back(std::move(failure));
+      const bool is_new =
+          blind ||
+          Explain(failure, options, result.subjects[static_cast<size_t>(subject)], failed, c,
+                  c ? nullptr : work.InvarianceOf(trial),
+                  c || work.InvarianceOf(trial) != nullptr ? nullptr : work.BugOf(trial), result.failures);
+      if (is_new) result.failures.push_back(std::move(failure));
     }
   }
   for (size_t trial = 0; trial < work.trials.size(); ++trial) {

@@ -61,9 +61,10 @@ struct Failure {
   size_t trial = 0;
   int subject = 0;
   std::string why = {};
-  std::string smallest = {};      // the shrunk case in words; "" when the trial is no single case
-  std::string smallest_why = {};  // what is wrong with it
-  int attempts = 0;               // cases tried while shrinking
+  std::string smallest = {};           // the shrunk case in words; "" when the trial is no single case
+  std::string smallest_why = {};       // what is wrong with it
+  int attempts = 0;                    // cases tried while shrinking
+  std::vector<std::string> also = {};  // other trials of this subject that shrink to the same case
   std::filesystem::path file = {};
   std::string file_error = {};  // why there is no file
 };
@@ -82,8 +83,8 @@ struct SuiteResult {
   std::vector<SubjectInfo> subjects = {};
   std::vector<Trial> trials = {};
   std::vector<std::vector<Record>> records = {};  // [trial][subject]
-  std::vector<Failure> failures = {};             // shrunk: the first per subject and capability
-  int64_t num_failures = 0;                       // all
+  std::vector<Failure> failures = {};  // shrunk: the first per subject and capability, equal ones joined
+  int64_t num_failures = 0;            // all
   double seconds = 0;
 };
 

@@ -1,4 +1,5 @@
 /* Kernels that misbehave in every way the interface allows; the suite must survive each and name it. */
+#define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include <attest/conform_kernel.h>
 #include <math.h>
 #include <stdio.h>
