@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
-#include <atomic>
 #include <bit>
 #include <cstring>
+#include <memory>
+#include <type_traits>
 
+#include "attention/call.h"
 #include "attention/plan.h"
 #include "base/check.h"
 #include "base/thread_team.h"
 #include "kernels/cpu/append_kv.h"
 #include "kernels/merge_states.h"
+#include "tensor/convert.h"
 
 namespace attest {
 namespace {
@@ -67,23 +70,6 @@ void CheckWritten(const AttentionPlan& plan, const AttentionParams& params) {
   });
 }
 
-void StoreMerged(const AttentionParams& params, const float* from, std::byte* to) {
-  const int n = params.v_head_dim;
-  switch (params.out_dtype) {
-    case DType::kF32:
-      std::memcpy(to, from, static_cast<size_t>(n) * 4);
-      return;
-    case DType::kBF16:
-      for (int d = 0; d < n; ++d) reinterpret_cast<bf16*>(to)[d] = ToBf16(from[d]);
-      return;
-    case DType::kF16:
-      for (int d = 0; d < n; ++d) reinterpret_cast<f16*>(to)[d] = ToF16(from[d]);
-      return;
-    default:
-      ATTEST_CHECK(!"ValidateSpec allows f32, bf16 and f16 outputs only");
-  }
-}
-
 // Merges the splits of a tile in their order, whichever thread finished last, and counts the sink once.
 void Merge(const AttentionParams& params, const CutMerge& merge, const AttentionScratch& scratch) {
   const int group = params.q_heads / params.kv_heads;
@@ -101,7 +87,7 @@ void Merge(const AttentionParams& params, const CutMerge& merge, const Attention
     const std::optional<float> sink =
         params.sinks != nullptr ? std::optional<float>(params.sinks[head]) : std::nullopt;
     const float lse = MergeStateRow(states, sink, params.v_head_dim, first);
-    StoreMerged(params, first, params.OutRow(token, head));
+    RowFromFloats(first, params.out_dtype, params.v_head_dim, params.OutRow(token, head));
     if (params.lse.data != nullptr) *params.lse.At(head, token) = lse;
   }
 }
@@ -198,58 +184,84 @@ Status ValidateParams(const AttentionPlan& plan, const AttentionParams& params) 
   return CheckPaged(spec, *params.paged, plan.highest_block_);
 }
 
-void AttendParams(const AttentionPlan& plan, AttentionParams params, ThreadTeam& team, bool poison_outputs) {
+CallLayout CallLayoutOf(const AttentionPlan& plan) {
+  CallLayout layout;
+  const auto take = [&layout](int64_t bytes) {
+    const int64_t at = layout.bytes;
+    layout.bytes += (bytes + 63) / 64 * 64;
+    return at;
+  };
+  layout.thread_bytes = plan.thread_scratch_bytes_;
+  take(layout.thread_bytes * plan.num_threads_);
+  layout.partial_out = take(plan.partial_rows_ * plan.spec_.v_head_dim * 4);
+  layout.partial_lse = take(plan.partial_rows_ * 4);
+  layout.counters = take(std::ssize(plan.merges_) * 4);
+  layout.params = take(std::ssize(plan.groups_) * static_cast<int64_t>(sizeof(AttentionParams)));
+  return layout;
+}
+
+static_assert(sizeof(std::atomic<int32_t>) == 4 && std::is_trivially_copyable_v<AttentionParams> &&
+              alignof(AttentionParams) <= 64);
+
+AttentionCall::AttentionCall(const AttentionPlan& plan, const AttentionParams& params, std::byte* workspace)
+    : plan_(&plan), params_(params), workspace_(workspace), layout_(CallLayoutOf(plan)) {
   const AttentionSpec& spec = plan.spec_;
+  params_.block_tables = plan.lengths_.block_tables;
+  params_.q_begin = plan.lengths_.q_begin;
+  params_.kv_len = plan.lengths_.kv_len;
+  params_.q_heads = spec.q_heads;
+  params_.kv_heads = spec.kv_heads;
+  params_.head_dim = spec.head_dim;
+  params_.v_head_dim = spec.v_head_dim;
+  params_.scale = spec.scale;
+  params_.mask = MaskOf(spec);
+  params_.softcap = spec.softcap;
+  auto* by_group = reinterpret_cast<AttentionParams*>(workspace + layout_.params);
+  for (size_t i = 0; i < plan.groups_.size(); ++i) {
+    std::construct_at(by_group + i, params_)->owned = {plan.groups_[i].seqs};
+  }
+  by_group_ = {by_group, plan.groups_.size()};
+  auto* done = reinterpret_cast<std::atomic<int32_t>*>(workspace + layout_.counters);
+  for (size_t i = 0; i < plan.merges_.size(); ++i) std::construct_at(done + i, 0);
+  done_ = {done, plan.merges_.size()};
+}
+
+void AttentionCall::RunShare(int share) {
+  const AttentionPlan& plan = *plan_;
+  const AttentionScratch scratch{
+      .thread = {workspace_ + share * layout_.thread_bytes, static_cast<size_t>(layout_.thread_bytes)},
+      .partial_out = reinterpret_cast<float*>(workspace_ + layout_.partial_out),
+      .partial_lse = reinterpret_cast<float*>(workspace_ + layout_.partial_lse),
+  };
+  for (;;) {
+    const size_t i = next_.fetch_add(1, std::memory_order_relaxed);
+    if (i >= plan.items_.size()) return;
+    const PlanItem& item = plan.items_[i];
+    const auto group = static_cast<size_t>(item.group);
+    plan.groups_[group].route.entry().kernel->run(by_group_[group], item.cut.work, scratch);
+    if (item.cut.work.num_splits == 1) continue;
+    const auto merge = static_cast<size_t>(item.cut.merge);
+    if (done_[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == item.cut.work.num_splits) {
+      Merge(by_group_[group], plan.merges_[merge].cut, scratch);
+    }
+  }
+}
+
+void AttendParams(const AttentionPlan& plan, const AttentionParams& params, ThreadTeam& team,
+                  bool poison_outputs) {
   if (const Status valid = ValidateParams(plan, params); !valid) {
     CheckFailed(__FILE__, __LINE__, valid.error().message);
   }
   ATTEST_CHECK_LE(team.size(), plan.num_threads_);
-  params.block_tables = plan.lengths_.block_tables;
-  params.q_begin = plan.lengths_.q_begin;
-  params.kv_len = plan.lengths_.kv_len;
-  params.q_heads = spec.q_heads;
-  params.kv_heads = spec.kv_heads;
-  params.head_dim = spec.head_dim;
-  params.v_head_dim = spec.v_head_dim;
-  params.scale = spec.scale;
-  params.mask = MaskOf(spec);
-  params.softcap = spec.softcap;
-  if (poison_outputs) PoisonOutputs(plan, params);
-
-  std::vector<AttentionParams> by_group(plan.groups_.size(), params);
-  for (size_t i = 0; i < by_group.size(); ++i) by_group[i].owned = {plan.groups_[i].seqs};
-  std::byte* partials = plan.scratch_.get() + plan.thread_scratch_bytes_ * plan.num_threads_;
-  auto* partial_out = reinterpret_cast<float*>(partials);
-  auto* partial_lse =
-      reinterpret_cast<float*>(partials + (plan.partial_rows_ * spec.v_head_dim * 4 + 63) / 64 * 64);
-  std::vector<std::atomic<int32_t>> done(plan.merges_.size());
-  std::atomic<size_t> next{0};
-  const auto work = [&](int rank) {
-    const AttentionScratch scratch{
-        .thread = {plan.scratch_.get() + rank * plan.thread_scratch_bytes_,
-                   static_cast<size_t>(plan.thread_scratch_bytes_)},
-        .partial_out = partial_out,
-        .partial_lse = partial_lse,
-    };
-    for (;;) {
-      const size_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= plan.items_.size()) return;
-      const PlanItem& item = plan.items_[i];
-      const auto group = static_cast<size_t>(item.group);
-      plan.groups_[group].route.entry().kernel->run(by_group[group], item.cut.work, scratch);
-      if (item.cut.work.num_splits == 1) continue;
-      const auto merge = static_cast<size_t>(item.cut.merge);
-      if (done[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == item.cut.work.num_splits) {
-        Merge(by_group[group], plan.merges_[merge].cut, scratch);
-      }
-    }
-  };
+  ATTEST_CHECK(plan.scratch_ != nullptr);
+  AttentionCall call(plan, params, plan.scratch_.get());
+  if (poison_outputs) PoisonOutputs(plan, call.params());
   if (plan.items_.size() == 1) {
-    work(0);  // a region would only wake threads that find nothing to do
+    call.RunShare(0);  // a region would only wake threads that find nothing to do
   } else if (!plan.items_.empty()) {
-    team.Run(work);
+    team.Run([&call](int rank) { call.RunShare(rank); });
   }
-  if (poison_outputs) CheckWritten(plan, params);
+  if (poison_outputs) CheckWritten(plan, call.params());
 }
 
 void Attend(const AttentionPlan& plan, const AttendArgs& args, ThreadTeam& team) {

@@ -55,6 +55,12 @@ struct AttentionLengths {
   BlockTables block_tables;            // rows for every sequence; unused with contiguous K and V
   // The sequences this plan computes; absent: all of them. Rows of the others are not touched.
   std::optional<OwnedSeqs> owned = {};
+  // Only keys [kv_begin, kv_end) of each sequence take part, [num_seqs] each or empty for all; positions and
+  // masks stay those of the whole sequence. Calls over ranges that cover the keys, with an LSE, merge into
+  // the call over all (kernels/merge_states.h): chunked contexts and shared prefixes. A sink belongs to one
+  // of them.
+  std::span<const int32_t> kv_begin = {};
+  std::span<const int32_t> kv_end = {};
 };
 
 class AttentionPlan;  // attention/plan.h: groups of sequences by phase, each with its Route and work items
@@ -68,9 +74,15 @@ using AttentionPlanPtr = std::unique_ptr<AttentionPlan, AttentionPlanDeleter>;
 // device access. kInvalidArgument names the sequence whose lengths are out of range or whose table is too
 // short; kUnsupported lists each kernel with its reasons. The kernel of a sequence depends on the spec and
 // its own two lengths, never on its companions; where its work is cut, too (attention/work_items.h).
+// kResourceExhausted: more than kMaxPlanItems items.
+enum class PlanScratch {
+  kOwned,    // the plan holds the memory of one call at a time
+  kCallers,  // every call brings its own (attention/call.h)
+};
 [[nodiscard]] Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router,
                                                        const AttentionSpec& spec,
-                                                       const AttentionLengths& lengths, int num_threads);
+                                                       const AttentionLengths& lengths, int num_threads,
+                                                       PlanScratch scratch = PlanScratch::kOwned);
 
 // Whether Attend fills the rows it owns with a NaN of its own before the kernels run and stops the process,
 // naming the kernel and the row, when one is still there after. On in debug and sanitizer builds.

@@ -13,10 +13,10 @@ void RunReference(const AttentionParams& params, const AttentionWorkItem& item,
                   const AttentionScratch& /*scratch*/) {
   const int group = params.q_heads / params.kv_heads;
   ReferenceAttentionBlock(params, item.seq, item.row_begin, item.row_end, item.kv_head * group,
-                          (item.kv_head + 1) * group);
+                          (item.kv_head + 1) * group, {.begin = item.kv_begin, .end = item.kv_end});
 }
 
-// The reference keeps the whole key range of a row: it states what a row is, and merging is not part of that.
+// The reference is never split: it states what a row is, and merging is not part of that.
 constexpr AttentionKernel kReference{
     .run = RunReference,
     .row_tile = [](const AttentionShape&) -> int32_t { return 16; },

@@ -1,4 +1,5 @@
 #include "attention/plan.h"
+#include "attention/call.h"
 
 #include <fmt/format.h>
 
@@ -79,7 +80,7 @@ Status InvalidSequence(int32_t seq, const std::string& what, const char* field) 
 
 // Checks the table entries the rows of one sequence may read and returns the highest block among them.
 Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tables, int32_t seq,
-                               int32_t q_len, int32_t kv_len) {
+                               int32_t q_len, int32_t kv_len, KeyRange keys) {
   const int64_t needed = (int64_t{kv_len} + spec.block_size - 1) / spec.block_size;
   if (needed > tables.row_stride) {
     return std::unexpected(InvalidSequence(seq,
@@ -92,6 +93,8 @@ Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tab
   const VisibleKeys last = VisibleKeysOf(MaskOf(spec), kv_len - 1, kv_len);
   int32_t highest = -1;
   const auto scan = [&](int32_t key_begin, int32_t key_end) -> Status {
+    key_begin = std::max(key_begin, keys.begin);
+    key_end = std::min(key_end, keys.end);
     if (key_begin >= key_end) return {};
     for (int32_t i = key_begin / spec.block_size; i <= (key_end - 1) / spec.block_size; ++i) {
       const int32_t block = tables.row(seq)[i];
@@ -125,6 +128,14 @@ Status CheckLengths(const AttentionSpec& spec, const AttentionLengths& lengths) 
                             num_seqs),
                 "block_tables");
   }
+  for (const auto& [name, values] : {std::pair{"kv_begin", lengths.kv_begin}, {"kv_end", lengths.kv_end}}) {
+    if (!values.empty() && std::ssize(values) != num_seqs) {
+      return Fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{} has {} entries, expected num_seqs = {} or none", name, values.size(), num_seqs),
+          name);
+    }
+  }
   if (lengths.owned) {
     int32_t previous = -1;
     for (const int32_t seq : lengths.owned->seqs) {
@@ -140,12 +151,19 @@ Status CheckLengths(const AttentionSpec& spec, const AttentionLengths& lengths) 
   return {};
 }
 
+KeyRange KeysOf(const AttentionLengths& lengths, int32_t seq) {
+  const auto i = static_cast<size_t>(seq);
+  return {.begin = lengths.kv_begin.empty() ? 0 : lengths.kv_begin[i],
+          .end = lengths.kv_end.empty() ? lengths.kv_len[i] : lengths.kv_end[i]};
+}
+
 int64_t RoundUp64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
 Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const AttentionSpec& spec,
-                                         const AttentionLengths& lengths, int num_threads) {
+                                         const AttentionLengths& lengths, int num_threads,
+                                         PlanScratch scratch) {
   ATTEST_CHECK_GE(num_threads, 1);
   ATTEST_RETURN_IF_ERROR(ValidateSpec(spec));
   ATTEST_RETURN_IF_ERROR(CheckLengths(spec, lengths));
@@ -160,10 +178,17 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
     const int32_t q_len = lengths.q_begin->length(seq);
     const int32_t kv_len = lengths.kv_len[static_cast<size_t>(seq)];
     if (kv_len < 0) return InvalidSequence(seq, fmt::format("kv_len is {}, expected >= 0", kv_len), "kv_len");
+    const KeyRange keys = KeysOf(lengths, seq);
+    if (keys.begin < 0 || keys.begin > keys.end || keys.end > kv_len) {
+      return InvalidSequence(
+          seq,
+          fmt::format("keys [{}, {}) are not a range within its kv_len {}", keys.begin, keys.end, kv_len),
+          lengths.kv_begin.empty() ? "kv_end" : "kv_begin");
+    }
     if (q_len == 0) return {};  // padding: no row to write, and no part in any minimum
     if (spec.layout != KvLayout::kContiguous) {
       ATTEST_ASSIGN_OR_RETURN(const int32_t highest,
-                              HighestBlock(spec, lengths.block_tables, seq, q_len, kv_len));
+                              HighestBlock(spec, lengths.block_tables, seq, q_len, kv_len, keys));
       plan->highest_block_ = std::max(plan->highest_block_, highest);
     }
     GroupKey key{.phase = RoutePhaseOf(q_len, kv_len)};
@@ -204,8 +229,19 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
     const AttentionKernel& kernel = *route.entry().kernel;
     const size_t first_item = cut.items.size();
     for (const int32_t seq : draft.seqs) {
+      const int64_t rows = lengths.q_begin->length(seq);
+      const int64_t row_tile = std::max(1, kernel.row_tile(ShapeOf(spec)));
+      const int64_t tiles = (rows + row_tile - 1) / row_tile;  // rounded up: the last may be shorter
+      const int64_t items = std::ssize(cut.items) + tiles * spec.kv_heads;
+      if (items > kMaxPlanItems) {
+        return std::unexpected(
+            Error{.code = ErrorCode::kResourceExhausted,
+                  .message = fmt::format("sequence {}: the plan has {} work items or more, limit {}", seq,
+                                         items, kMaxPlanItems),
+                  .field = "q_len"});
+      }
       CutSequence(spec, kernel, seq, lengths.q_begin->length(seq), lengths.kv_len[static_cast<size_t>(seq)],
-                  cut);
+                  cut, KeysOf(lengths, seq));
     }
     for (size_t i = first_item; i < cut.items.size(); ++i) plan->items_.push_back({group, cut.items[i]});
     for (size_t i = plan->merges_.size(); i < cut.merges.size(); ++i)
@@ -222,9 +258,10 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
   std::ranges::stable_sort(plan->items_, std::greater{}, [](const PlanItem& item) { return item.cut.cost; });
 
   plan->partial_rows_ = cut.partial_rows;
-  plan->scratch_bytes_ = plan->thread_scratch_bytes_ * num_threads +
-                         RoundUp64(cut.partial_rows * spec.v_head_dim * 4) + RoundUp64(cut.partial_rows * 4);
-  plan->scratch_.reset(new (std::align_val_t{64}) std::byte[static_cast<size_t>(plan->scratch_bytes_)]);
+  plan->scratch_bytes_ = CallLayoutOf(*plan).bytes;
+  if (scratch == PlanScratch::kOwned) {
+    plan->scratch_.reset(new (std::align_val_t{64}) std::byte[static_cast<size_t>(plan->scratch_bytes_)]);
+  }
   return plan;
 }
 

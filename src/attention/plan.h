@@ -1,6 +1,7 @@
 // The attention of one step: groups of sequences, each with a validated Route, and their work items in the
 // order in which threads take them. Made once per step by PlanAttention, used by every layer with the same
-// spec. A plan owns the scratch its items need, so it is driven by one thread at a time.
+// spec. A plan owns the scratch of one call (unless the callers bring theirs), so AttendParams is
+// called by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -42,14 +43,20 @@ class AttentionPlan {
   [[nodiscard]] std::span<const PlanMerge> merges() const { return merges_; }
   [[nodiscard]] const AttentionLengths& lengths() const { return lengths_; }
   [[nodiscard]] int num_threads() const { return num_threads_; }
+  // Of one call (attention/call.h).
   [[nodiscard]] int64_t scratch_bytes() const { return scratch_bytes_; }
+  // The highest block id of the table entries that may be read, -1 when none is.
+  [[nodiscard]] int32_t highest_block() const { return highest_block_; }
 
  private:
   friend Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const AttentionSpec& spec,
-                                                  const AttentionLengths& lengths, int num_threads);
+                                                  const AttentionLengths& lengths, int num_threads,
+                                                  PlanScratch scratch);
   friend Status ValidateParams(const AttentionPlan& plan, const AttentionParams& params);
-  friend void AttendParams(const AttentionPlan& plan, AttentionParams params, ThreadTeam& team,
+  friend void AttendParams(const AttentionPlan& plan, const AttentionParams& params, ThreadTeam& team,
                            bool poison_outputs);
+  friend struct CallLayout CallLayoutOf(const AttentionPlan& plan);
+  friend class AttentionCall;
   AttentionPlan() = default;
 
   struct FreeScratch {
@@ -71,7 +78,7 @@ class AttentionPlan {
 
 // The library's way in: any dtype, pages or contiguous K and V, LSE. Fill the tensors, alibi_slopes, sinks
 // and descales; lengths, tables, heads, scale and mask come from the plan. REQUIRES: ValidateParams accepts.
-void AttendParams(const AttentionPlan& plan, AttentionParams params, ThreadTeam& team,
+void AttendParams(const AttentionPlan& plan, const AttentionParams& params, ThreadTeam& team,
                   bool poison_outputs = kPoisonOutputs);
 
 // Whether tensors fit the plan, without reading any element: shapes, dtypes, strides, the presence of each

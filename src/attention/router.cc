@@ -2,7 +2,6 @@
 
 #include "attention/attention.h"
 #include "attention/dispatch.h"
-#include "kernels/cpu/append_kv.h"
 
 namespace attest {
 namespace {
@@ -55,13 +54,6 @@ Expected<AttentionRouter> AttentionRouter::Create(const CpuFeatures& cpu, std::s
 
 Status AttentionRouter::CheckSpec(const AttentionSpec& spec) const {
   ATTEST_RETURN_IF_ERROR(ValidateSpec(spec));
-  if (spec.layout != KvLayout::kContiguous && !CanAppendKv(spec.kv_dtype)) {
-    return Fail(
-        ErrorCode::kUnsupported,
-        fmt::format("attention kv_dtype is {}, expected f32, bf16 or f16: no kernel writes such pages",
-                    DTypeName(spec.kv_dtype)),
-        "kv_dtype");
-  }
   for (const AttentionPhase phase : kAttentionPhases) {
     const AttentionProblem problem{.spec = spec, .phase = phase};
     const auto route = Choose(problem, cpu_, forced_for(phase));

@@ -14,12 +14,13 @@ struct TileKeys {
   int64_t pairs = 0;           // (row, key) pairs that are visible
 };
 
-TileKeys KeysOfTile(const AttentionMask& mask, int32_t first_p, int32_t rows, int32_t kv_len) {
+TileKeys KeysOfTile(const AttentionMask& mask, int32_t first_p, int32_t rows, int32_t kv_len, KeyRange keys) {
   TileKeys tile;
   bool any = false;
   for (int32_t row = 0; row < rows; ++row) {
     const VisibleKeys seen = VisibleKeysOf(mask, first_p + row, kv_len);
-    for (const auto& [begin, end] : {std::pair{seen.sink_begin, seen.sink_end}, {seen.begin, seen.end}}) {
+    for (const auto& [first, last] : {std::pair{seen.sink_begin, seen.sink_end}, {seen.begin, seen.end}}) {
+      const int32_t begin = std::max(first, keys.begin), end = std::min(last, keys.end);
       if (begin >= end) continue;
       tile.begin = any ? std::min(tile.begin, begin) : begin;
       tile.end = any ? std::max(tile.end, end) : end;
@@ -50,9 +51,13 @@ AttentionMask MaskOf(const AttentionSpec& spec) {
 }
 
 void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32_t seq, int32_t q_len,
-                 int32_t kv_len, Cut& cut) {
+                 int32_t kv_len, Cut& cut, std::optional<KeyRange> keys) {
   ATTEST_CHECK_GE(q_len, 1);
   ATTEST_CHECK_GE(kv_len, 0);
+  const KeyRange range = keys.value_or(KeyRange{.begin = 0, .end = kv_len});
+  ATTEST_CHECK_GE(range.begin, 0);
+  ATTEST_CHECK_LE(range.begin, range.end);
+  ATTEST_CHECK_LE(range.end, kv_len);
   const AttentionShape shape = ShapeOf(spec);
   const AttentionMask mask = MaskOf(spec);
   const int32_t tile_rows = kernel.row_tile(shape);
@@ -64,20 +69,20 @@ void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32
   for (int32_t row_begin = 0; row_begin < q_len; row_begin += tile_rows) {
     const int32_t row_end = std::min(q_len, row_begin + tile_rows);
     const int32_t rows = row_end - row_begin;
-    const TileKeys tile = KeysOfTile(mask, row_begin + kv_len - q_len, rows, kv_len);
-    const int64_t keys = tile.end - tile.begin;
+    const TileKeys tile = KeysOfTile(mask, row_begin + kv_len - q_len, rows, kv_len, range);
+    const int64_t tile_keys = tile.end - tile.begin;
 
     int32_t split_keys = std::max<int32_t>(tile.end - tile.begin, 1);
     if (kernel.can_split_kv) {
-      const int64_t splits = std::max<int64_t>(1, std::min<int64_t>(wanted_splits, keys / min_split));
+      const int64_t splits = std::max<int64_t>(1, std::min<int64_t>(wanted_splits, tile_keys / min_split));
       if (splits > 1)
-        split_keys = static_cast<int32_t>(CeilDiv(CeilDiv(keys, splits), kSplitGranule)) * kSplitGranule;
+        split_keys = static_cast<int32_t>(CeilDiv(CeilDiv(tile_keys, splits), kSplitGranule)) * kSplitGranule;
     }
     // Boundaries lie at absolute multiples of the granule, so that a split starts on a page of 16, 32 or 64.
     std::vector<std::pair<int32_t, int32_t>> ranges;
     for (int32_t begin = tile.begin; begin < tile.end || ranges.empty();) {
       int32_t end = begin + split_keys;
-      if (keys > split_keys) end = end / kSplitGranule * kSplitGranule;
+      if (tile_keys > split_keys) end = end / kSplitGranule * kSplitGranule;
       end = std::min(end, tile.end);
       ranges.emplace_back(begin, end);
       if (end == tile.end) break;
@@ -99,7 +104,7 @@ void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32
       }
       for (int32_t split = 0; split < num_splits; ++split) {
         const auto [begin, end] = ranges[static_cast<size_t>(split)];
-        const int64_t share = keys == 0 ? 0 : tile.pairs * (end - begin) / keys;
+        const int64_t share = tile_keys == 0 ? 0 : tile.pairs * (end - begin) / tile_keys;
         // Reading a key costs about as much as four rows' arithmetic on it; starting an item about 64 pairs.
         const int64_t cost = share * shape.group() + 4 * int64_t{end - begin} + 64;
         cut.items.push_back({.work = {.seq = seq,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attention/problem.h"
@@ -20,6 +21,9 @@ inline constexpr int32_t kMinSplitTokensExtend = 1024;
 inline constexpr int32_t kSplitGranule = 64;
 // A sequence is split until it has about this many items, so that one long sequence feeds many threads.
 inline constexpr int32_t kItemsPerSequence = 64;
+
+// The most items of one plan: about 1 GiB of them. Half a million tokens of 128 KV heads have as many.
+inline constexpr int64_t kMaxPlanItems = int64_t{1} << 23;
 
 struct CutItem {
   AttentionWorkItem work;
@@ -45,9 +49,15 @@ struct Cut {
 [[nodiscard]] AttentionShape ShapeOf(const AttentionSpec& spec);
 [[nodiscard]] AttentionMask MaskOf(const AttentionSpec& spec);
 
+struct KeyRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
 // Appends the items of one sequence. Together they cover each (row, KV head) once and, over its splits, every
-// key the row sees once. REQUIRES: q_len >= 1, kv_len >= 0.
+// key of `keys` (absent: all) that the row sees once. REQUIRES: q_len >= 1, kv_len >= 0,
+// 0 <= keys.begin <= keys.end <= kv_len.
 void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32_t seq, int32_t q_len,
-                 int32_t kv_len, Cut& cut);
+                 int32_t kv_len, Cut& cut, std::optional<KeyRange> keys = {});
 
 }  // namespace attest

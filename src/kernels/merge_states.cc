@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "tensor/convert.h"
 
 namespace attest {
 namespace {
@@ -51,33 +52,58 @@ float MergeStateRow(const StateRow& states, std::optional<float> sink, int dim, 
   return max + std::log(total);
 }
 
-void MergeStates(std::span<const AttentionState> states, View<float, 3> out, View<float, 2> lse) {
-  for (const AttentionState& state : states) {
-    ATTEST_CHECK(state.out.shape == out.shape);
+void MergeTokens(const MergeTensors& tensors, int64_t token_begin, int64_t token_end) {
+  const auto dim = static_cast<int>(tensors.out.shape[2]);
+  for (const StateTensor& state : tensors.states) {
+    ATTEST_CHECK(state.out.shape == tensors.out.shape);
     ATTEST_CHECK_EQ(state.out.stride[2], 1);
-    ATTEST_CHECK_EQ(state.lse.shape[0], out.shape[1]);
-    ATTEST_CHECK_EQ(state.lse.shape[1], out.shape[0]);
+    ATTEST_CHECK_EQ(state.lse.shape[0], tensors.out.shape[1]);
+    ATTEST_CHECK_EQ(state.lse.shape[1], tensors.out.shape[0]);
   }
-  ATTEST_CHECK_EQ(out.stride[2], 1);
-  const auto dim = static_cast<int>(out.shape[2]);
+  ATTEST_CHECK_EQ(tensors.out.stride[2], 1);
   // States are separate tensors: gather their rows, then merge.
-  std::vector<float> rows(states.size() * static_cast<size_t>(dim)), lses(states.size());
-  for (int64_t token = 0; token < out.shape[0]; ++token) {
-    for (int64_t head = 0; head < out.shape[1]; ++head) {
-      for (size_t i = 0; i < states.size(); ++i) {
-        const float* row = states[i].out.At(token, head);
-        for (int d = 0; d < dim; ++d) rows[i * static_cast<size_t>(dim) + static_cast<size_t>(d)] = row[d];
-        lses[i] = *states[i].lse.At(head, token);
+  std::vector<float> rows((tensors.states.size() + 1) * static_cast<size_t>(dim)),
+      lses(tensors.states.size());
+  float* merged = rows.data() + tensors.states.size() * static_cast<size_t>(dim);
+  for (int64_t token = token_begin; token < token_end; ++token) {
+    for (int64_t head = 0; head < tensors.out.shape[1]; ++head) {
+      for (size_t i = 0; i < tensors.states.size(); ++i) {
+        const StateTensor& state = tensors.states[i];
+        const int64_t at = token * state.out.stride[0] + head * state.out.stride[1];
+        RowToFloats(state.out.data + at * BlockBytes(state.dtype), state.dtype, dim,
+                    rows.data() + i * static_cast<size_t>(dim));
+        lses[i] = *state.lse.At(head, token);
       }
       const StateRow row{.out = rows.data(),
                          .out_stride = dim,
                          .lse = lses.data(),
                          .lse_stride = 1,
-                         .n = static_cast<int>(states.size())};
-      const float merged = MergeStateRow(row, std::nullopt, dim, out.At(token, head));
-      if (lse.data != nullptr) *lse.At(head, token) = merged;
+                         .n = static_cast<int>(tensors.states.size())};
+      const std::optional<float> sink =
+          tensors.sinks != nullptr ? std::optional<float>(tensors.sinks[head]) : std::nullopt;
+      const float lse = MergeStateRow(row, sink, dim, merged);
+      const int64_t at = token * tensors.out.stride[0] + head * tensors.out.stride[1];
+      RowFromFloats(merged, tensors.out_dtype, dim, tensors.out.data + at * BlockBytes(tensors.out_dtype));
+      if (tensors.lse.data != nullptr) *tensors.lse.At(head, token) = lse;
     }
   }
+}
+
+void MergeStates(std::span<const AttentionState> states, View<float, 3> out, View<float, 2> lse) {
+  std::vector<StateTensor> tensors;
+  for (const AttentionState& state : states) {
+    tensors.push_back({.out = {.data = reinterpret_cast<const std::byte*>(state.out.data),
+                               .shape = state.out.shape,
+                               .stride = state.out.stride},
+                       .dtype = DType::kF32,
+                       .lse = state.lse});
+  }
+  MergeTokens(
+      {.states = tensors,
+       .out = {.data = reinterpret_cast<std::byte*>(out.data), .shape = out.shape, .stride = out.stride},
+       .out_dtype = DType::kF32,
+       .lse = lse},
+      0, out.shape[0]);
 }
 
 }  // namespace attest

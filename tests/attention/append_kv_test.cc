@@ -106,9 +106,154 @@ TEST(AppendKv, ConvertsSpecialValues) {
   EXPECT_EQ(ToFloat(pool.v.as<bf16>()[kBlock * kHeads * kVDim + kVDim]), kInfinity);
 }
 
-TEST(AppendKv, SaysWhichPagesItWrites) {
-  EXPECT_TRUE(CanAppendKv(DType::kF32) && CanAppendKv(DType::kBF16) && CanAppendKv(DType::kF16));
-  EXPECT_FALSE(CanAppendKv(DType::kI8) || CanAppendKv(DType::kF8E4M3) || CanAppendKv(DType::kF8E5M2));
+// What a page holds after a write of `value` with `scale`.
+double Quantised(DType type, float value, float scale) {
+  uint32_t stored = 0;
+  float scaled = value / scale;
+  if (type == DType::kI8) {
+    const auto byte = static_cast<int8_t>(std::clamp(std::nearbyint(scaled), -128.0f, 127.0f));
+    return byte;
+  }
+  if (BlockBytes(type) == 1) {  // saturates, although e5m2 has infinities
+    const float largest = type == DType::kF8E4M3 ? 448.0f : 57344.0f;
+    scaled = std::clamp(scaled, -largest, largest);
+  }
+  EncodeElement(&stored, type, 0, scaled);  // the nearest of all 256 values, found by looking at them
+  return ReferenceElement(&stored, type, 0);
+}
+
+// Scales per tensor, per KV head and per (sequence, KV head) are one struct with other strides.
+TEST(AppendKv, DividesByTheScaleOfTheTokensSequenceAndHead) {
+  const std::vector<float> scales = {0.5f, 0.013f, 3.0f, 0.25f, 7.0f, 0.11f};  // [2 sequences, kHeads]
+  struct Strides {
+    int64_t seq, head;
+  };
+  for (const DType type : {DType::kF8E4M3, DType::kF8E5M2, DType::kI8, DType::kBF16, DType::kF32}) {
+    for (const Strides strides : {Strides{0, 0}, {0, 1}, {kHeads, 1}, {kHeads, 0}}) {
+      for (const bool hnd : {true, false}) {
+        const Pool pool = MakePool(type, hnd);
+        constexpr int kRows = 9;
+        std::vector<float> k(kRows * kHeads * kDim), v(kRows * kHeads * kVDim);
+        std::mt19937 random(5);
+        std::normal_distribution<float> normal(0.0f, type == DType::kI8 ? 6.0f : 2.0f);
+        for (float& x : k) x = normal(random);
+        for (float& x : v) x = normal(random);
+        k[0] = kInfinity, k[1] = -1e30f;  // saturate
+        std::vector<int64_t> slots = {5, 90, -1, 17, 18, 44, 2, 63, 8};
+        const std::vector<int32_t> seqs = {0, 1, 1, 0, 0, 1, 1, 1, 0};
+        const auto bytes = [](const std::vector<float>& x, int dim) {
+          return View<const std::byte, 3>{.data = reinterpret_cast<const std::byte*>(x.data()),
+                                          .shape = {kRows, kHeads, dim},
+                                          .stride = {kHeads * dim, dim, 1}};
+        };
+        EXPECT_EQ(AppendKvRows({.k = bytes(k, kDim),
+                                .v = bytes(v, kVDim),
+                                .dtype = DType::kF32,
+                                .slots = slots,
+                                .k_scale = {scales.data(), strides.seq, strides.head},
+                                .v_scale = {scales.data(), strides.seq, strides.head},
+                                .seqs = seqs},
+                               pool.kv, 0, kRows),
+                  0);
+        for (int row = 0; row < kRows; ++row) {
+          const int64_t slot = slots[static_cast<size_t>(row)];
+          if (slot < 0) continue;
+          for (int head = 0; head < kHeads; ++head) {
+            const float scale = scales[static_cast<size_t>(seqs[static_cast<size_t>(row)] * strides.seq +
+                                                           head * strides.head)];
+            for (const bool value : {false, true}) {
+              const KvPages& pages = value ? pool.kv.v : pool.kv.k;
+              const int dim = value ? kVDim : kDim;
+              const int64_t at = slot / kBlock * pages.block_stride + head * pages.head_stride +
+                                 slot % kBlock * pages.slot_stride;
+              for (int d = 0; d < dim; ++d) {
+                const float x = (value ? v : k)[static_cast<size_t>((row * kHeads + head) * dim + d)];
+                const double stored = ReferenceElement(pages.data, type, at + d);
+                ASSERT_EQ(stored, Quantised(type, x, scale)) << DTypeName(type) << " " << x << " / " << scale;
+              }
+            }
+          }
+        }
+        EXPECT_TRUE(pool.k.GuardsIntact() && pool.v.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST(AppendKv, ReadsRowsOfEachFloatType) {
+  for (const DType rows : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Pool pool = MakePool(DType::kF32, true);
+    const GuardedBytes k(kHeads * kDim * BlockBytes(rows)), v(kHeads * kVDim * BlockBytes(rows));
+    for (int i = 0; i < kHeads * kDim; ++i) EncodeElement(k.data(), rows, i, static_cast<float>(i) / 8);
+    for (int i = 0; i < kHeads * kVDim; ++i) EncodeElement(v.data(), rows, i, static_cast<float>(-i));
+    const std::vector<int64_t> slots{kBlock};
+    EXPECT_EQ(AppendKvRows({.k = {k.data(), {1, kHeads, kDim}, {kHeads * kDim, kDim, 1}},
+                            .v = {v.data(), {1, kHeads, kVDim}, {kHeads * kVDim, kVDim, 1}},
+                            .dtype = rows,
+                            .slots = slots,
+                            .k_scale = {},
+                            .v_scale = {},
+                            .seqs = {}},
+                           pool.kv, 0, 1),
+              0);
+    for (int head = 0; head < kHeads; ++head) {
+      const int64_t at = pool.kv.k.block_stride + head * pool.kv.k.head_stride;
+      EXPECT_EQ(pool.k.as<float>()[at + 3], static_cast<float>(head * kDim + 3) / 8);
+      EXPECT_EQ(pool.v.as<float>()[pool.kv.v.block_stride + head * pool.kv.v.head_stride + 1],
+                static_cast<float>(-(head * kVDim + 1)));
+    }
+  }
+}
+
+TEST(AppendKv, KeepsNanInFp8AndCountsTheOnesInt8CannotHold) {
+  std::vector<float> k(kHeads * kDim, 1.0f), v(kHeads * kVDim, 1.0f);
+  k[3] = k[kDim + 1] = v[0] = kNaN;
+  const std::vector<int64_t> slots{3};
+  for (const DType type : {DType::kF8E4M3, DType::kF8E5M2, DType::kI8}) {
+    const Pool pool = MakePool(type, true);
+    const int64_t lost = AppendKvRows(
+        {.k = {reinterpret_cast<const std::byte*>(k.data()), {1, kHeads, kDim}, {kHeads * kDim, kDim, 1}},
+         .v = {reinterpret_cast<const std::byte*>(v.data()), {1, kHeads, kVDim}, {kHeads * kVDim, kVDim, 1}},
+         .dtype = DType::kF32,
+         .slots = slots,
+         .k_scale = {},
+         .v_scale = {},
+         .seqs = {}},
+        pool.kv, 0, 1);
+    const double stored = ReferenceElement(pool.k.data(), type, 3 * kDim + 3);
+    EXPECT_EQ(lost, type == DType::kI8 ? 3 : 0);
+    if (type == DType::kI8) {
+      EXPECT_EQ(stored, 0.0);
+    } else {
+      EXPECT_TRUE(std::isnan(stored));
+    }
+  }
+}
+
+TEST(CopyKvBlocks, CopiesEveryHeadAndSlotAndNothingElse) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kI8}) {
+    for (const bool hnd : {true, false}) {
+      const Pool pool = MakePool(type, hnd);
+      std::mt19937 random(8);
+      const auto fill = [&](const GuardedBytes& bytes) {
+        for (int64_t i = 0; i < bytes.size(); ++i) bytes.data()[i] = static_cast<std::byte>(random() & 0xff);
+        return std::vector<std::byte>(bytes.data(), bytes.data() + bytes.size());
+      };
+      const auto k = fill(pool.k), v = fill(pool.v);
+      // In order: block 2 gets what block 7 held, then 9 gets it from 2.
+      CopyKvBlocks(std::vector<BlockCopy>{{7, 2}, {2, 9}, {4, 4}}, pool.kv);
+      for (int block = 0; block < kBlocks; ++block) {
+        const int from = block == 2 || block == 9 ? 7 : block;
+        const auto same = [&](const GuardedBytes& now, const std::vector<std::byte>& before) {
+          const int64_t bytes = now.size() / kBlocks;
+          return std::equal(now.data() + block * bytes, now.data() + (block + 1) * bytes,
+                            before.begin() + from * bytes);
+        };
+        EXPECT_TRUE(same(pool.k, k) && same(pool.v, v)) << DTypeName(type) << " block " << block;
+      }
+      EXPECT_TRUE(pool.k.GuardsIntact() && pool.v.GuardsIntact());
+    }
+  }
 }
 
 TEST(AppendKvDeathTest, StopsAtASlotPastThePool) {
@@ -117,7 +262,7 @@ TEST(AppendKvDeathTest, StopsAtASlotPastThePool) {
   const std::vector<int64_t> slots{kBlocks * kBlock};
   EXPECT_DEATH(AppendKvRows(View<const float, 3>::Dense(k.data(), {1, kHeads, kDim}),
                             View<const float, 3>::Dense(v.data(), {1, kHeads, kVDim}), slots, pool.kv, 0, 1),
-               "block < num_blocks");
+               "block < kv.num_blocks");
 }
 
 }  // namespace

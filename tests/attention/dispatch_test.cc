@@ -213,13 +213,13 @@ TEST(Router, ForcesOneKernelPerPhase) {
   EXPECT_TRUE(router->CheckSpec(MakeSpec(8, 2, 64)));
 }
 
-TEST(Router, RefusesPagesThatNothingWrites) {
+TEST(Router, RefusesPagesOfWeightTypes) {
   AttentionSpec spec = MakeSpec(8, 2, 64);
-  spec.kv_dtype = DType::kF8E4M3;
+  spec.kv_dtype = DType::kQ8_0;
   const Status status = AttentionRouter::Create(BigCpu()).value().CheckSpec(spec);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().field, "kv_dtype");
-  EXPECT_THAT(status.error().message, HasSubstr("fp8_e4m3"));
+  EXPECT_THAT(status.error().message, HasSubstr("q8_0"));
 }
 
 TEST(Dispatch, DescribesEveryKernelWithEveryReason) {

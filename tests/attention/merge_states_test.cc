@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tensor/convert.h"
+
 namespace attest {
 namespace {
 
@@ -127,6 +129,84 @@ TEST(MergeStates, MayWriteIntoOneOfItsStates) {
   MergeStateRow({.out = out.data(), .out_stride = 100, .lse = lse, .lse_stride = 1, .n = 2}, std::nullopt,
                 100, out.data());
   for (int d = 0; d < 100; ++d) EXPECT_FLOAT_EQ(out[static_cast<size_t>(d)], 2.0f * static_cast<float>(d));
+}
+
+// Tensors of every float type, with gaps between rows and heads, merged in place into one of the states; what
+// lies in the gaps stays.
+TEST(MergeStates, TakesStridedTensorsOfEveryFloatType) {
+  constexpr int kTokens = 5, kHeads = 3, kDim = 70, kHeadStride = 75, kTokenStride = 240, kStates = 4;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<std::vector<float>> lses;
+    std::vector<StateTensor> states;
+    const auto at = [&](const StateTensor& state, int token, int head, int d) {
+      float value = 0;
+      RowToFloats(state.out.data + (token * kTokenStride + head * kHeadStride + d) * BlockBytes(type), type,
+                  1, &value);
+      return value;
+    };
+    for (int i = 0; i < kStates; ++i) {
+      auto& bytes = memory.emplace_back(static_cast<size_t>(kTokens * kTokenStride * BlockBytes(type)));
+      auto& lse = lses.emplace_back(static_cast<size_t>(kHeads * 9));  // rows of 9 for 5 tokens
+      for (int n = 0; n < kTokens * kTokenStride; ++n) {
+        const float value = normal(random);
+        RowFromFloats(&value, type, 1, bytes.data() + n * BlockBytes(type));
+      }
+      for (float& x : lse) x = 3 * normal(random);
+      if (i == 2) lse[0] = -kInf;
+      states.push_back({.out = {bytes.data(), {kTokens, kHeads, kDim}, {kTokenStride, kHeadStride, 1}},
+                        .dtype = type,
+                        .lse = {lse.data(), {kHeads, kTokens}, {9, 1}}});
+    }
+    const std::vector<float> sinks = {0.5f, -kInf, 2.0f};
+    std::vector<double> expected;
+    std::vector<double> expected_lse;
+    for (int token = 0; token < kTokens; ++token) {
+      for (int head = 0; head < kHeads; ++head) {
+        double total = std::exp(static_cast<double>(sinks[static_cast<size_t>(head)]));
+        for (const StateTensor& state : states)
+          total += std::exp(static_cast<double>(*state.lse.At(head, token)));
+        expected_lse.push_back(std::log(total));
+        for (int d = 0; d < kDim; ++d) {
+          double sum = 0;
+          for (const StateTensor& state : states) {
+            sum +=
+                std::exp(static_cast<double>(*state.lse.At(head, token))) / total * at(state, token, head, d);
+          }
+          expected.push_back(sum);
+        }
+      }
+    }
+    const std::vector<std::byte> before = memory[1];
+    std::vector<float> lse(kHeads * kTokens, kNan);
+    const MergeTensors tensors{
+        .states = states,
+        .out = {memory[1].data(), {kTokens, kHeads, kDim}, {kTokenStride, kHeadStride, 1}},
+        .out_dtype = type,
+        .lse = {lse.data(), {kHeads, kTokens}, {1, kHeads}},
+        .sinks = sinks.data()};
+    MergeTokens(tensors, 0, 2);
+    MergeTokens(tensors, 2, kTokens);
+    const double ulp = type == DType::kF32 ? 0x1p-21 : type == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+    size_t n = 0;
+    for (int token = 0; token < kTokens; ++token) {
+      for (int head = 0; head < kHeads; ++head) {
+        EXPECT_NEAR(lse[static_cast<size_t>(token * kHeads + head)],
+                    expected_lse[static_cast<size_t>(token * kHeads + head)], 1e-5);
+        for (int d = 0; d < kDim; ++d, ++n) {
+          ASSERT_NEAR(at(states[1], token, head, d), expected[n], ulp * (1 + std::abs(expected[n])))
+              << DTypeName(type);
+        }
+        const size_t gap =
+            static_cast<size_t>((token * kTokenStride + head * kHeadStride + kDim) * BlockBytes(type));
+        EXPECT_TRUE(std::equal(before.begin() + static_cast<std::ptrdiff_t>(gap),
+                               before.begin() + static_cast<std::ptrdiff_t>(gap) + 5 * BlockBytes(type),
+                               memory[1].begin() + static_cast<std::ptrdiff_t>(gap)));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -115,8 +115,8 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
     }
     r.position = static_cast<int32_t>(row) + kv_len - q_len;
     const VisibleKeys visible = VisibleKeysOf(params.mask, r.position, kv_len);
-    r.begin = std::max(visible.begin, item.kv_begin);
-    r.end = std::max(r.begin, std::min(visible.end, item.kv_end));
+    r.begin = std::clamp(visible.begin, item.kv_begin, item.kv_end);
+    r.end = std::clamp(visible.end, r.begin, item.kv_end);
     r.slope = tile->has_alibi ? params.alibi_slopes[head] * kLog2E : 0.0f;
     r.sink = tile->has_sinks ? params.sinks[head] * kLog2E : 0.0f;
     if (r.begin < r.end) {

@@ -105,7 +105,7 @@ double ReferenceElement(const void* data, DType dtype, int64_t index) {
 }
 
 double ReferenceAttentionRow(const AttentionParams& params, int seq, int32_t row, int head,
-                             std::span<double> out) {
+                             std::span<double> out, ReferenceKeys range) {
   const int64_t kv_len = params.kv_len[static_cast<size_t>(seq)];
   const int64_t p = row + kv_len - params.q_begin->length(seq);
   ATTEST_CHECK_EQ(params.q_heads % params.kv_heads, 0);
@@ -120,7 +120,7 @@ double ReferenceAttentionRow(const AttentionParams& params, int seq, int32_t row
   std::vector<double> scores;
   double max = params.sinks != nullptr ? params.sinks[head] : -kInfinity;
   for (int64_t j = 0; j < kv_len; ++j) {
-    if (!Sees(params.mask, p, j)) continue;
+    if (j < range.begin || j >= range.end || !Sees(params.mask, p, j)) continue;
     const Key key = KeyAt(params, false, seq, kv_head, j);
     double dot = 0;
     for (int d = 0; d < params.head_dim; ++d) {
@@ -153,11 +153,11 @@ double ReferenceAttentionRow(const AttentionParams& params, int seq, int32_t row
 }
 
 void ReferenceAttentionBlock(const AttentionParams& params, int seq, int32_t row_begin, int32_t row_end,
-                             int head_begin, int head_end) {
+                             int head_begin, int head_end, ReferenceKeys keys) {
   std::vector<double> out(static_cast<size_t>(params.v_head_dim));
   for (int32_t row = row_begin; row < row_end; ++row) {
     for (int head = head_begin; head < head_end; ++head) {
-      const double lse = ReferenceAttentionRow(params, seq, row, head, out);
+      const double lse = ReferenceAttentionRow(params, seq, row, head, out, keys);
       const int64_t token = params.q_begin->begin(seq) + row;
       std::byte* to = params.OutRow(token, head);
       for (int d = 0; d < params.v_head_dim; ++d) Store(to, params.out_dtype, d, out[static_cast<size_t>(d)]);
