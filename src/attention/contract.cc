@@ -4,10 +4,6 @@
 
 namespace attest {
 
-std::string ToString(const Reason& reason) {
-  return fmt::format("{} is {}, expected {}", reason.field, reason.value, reason.expected);
-}
-
 bool PhaseSet::Has(AttentionPhase phase) const {
   switch (phase) {
     case AttentionPhase::kDecode:

@@ -13,15 +13,6 @@
 
 namespace attest {
 
-// Why a kernel refuses a problem: the field, its offending value, and what was expected. One per cause; a
-// check never stops at the first.
-struct Reason {
-  std::string field;     // "head_dim"
-  std::string value;     // "36"
-  std::string expected;  // "a multiple of 8 from 8 to 256"
-};
-[[nodiscard]] std::string ToString(const Reason& reason);  // "head_dim is 36, expected ..."
-
 // Limits on the lengths of one sequence. They are data, not code, so that the plan can apply them to each
 // sequence alone, by two comparisons: a request's kernel then never depends on who shares its batch.
 struct LengthLimits {

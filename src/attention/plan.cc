@@ -98,8 +98,10 @@ Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tab
     if (key_begin >= key_end) return {};
     for (int32_t i = key_begin / spec.block_size; i <= (key_end - 1) / spec.block_size; ++i) {
       const int32_t block = tables.row(seq)[i];
-      if (block < 0) {
-        return InvalidSequence(seq, fmt::format("block table entry {} is {}, expected a block id", i, block),
+      if (block < 0 || block >= tables.num_blocks) {
+        return InvalidSequence(seq,
+                               fmt::format("block table entry {} is {}, expected a block id{}", i, block,
+                                           block < 0 ? "" : fmt::format(" below {}", tables.num_blocks)),
                                "block_tables");
       }
       highest = std::max(highest, block);
@@ -240,8 +242,9 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
                                          items, kMaxPlanItems),
                   .field = "q_len"});
       }
+      const bool is_part = !lengths.kv_begin.empty() || !lengths.kv_end.empty();
       CutSequence(spec, kernel, seq, lengths.q_begin->length(seq), lengths.kv_len[static_cast<size_t>(seq)],
-                  cut, KeysOf(lengths, seq));
+                  cut, is_part ? std::optional(KeysOf(lengths, seq)) : std::nullopt);
     }
     for (size_t i = first_item; i < cut.items.size(); ++i) plan->items_.push_back({group, cut.items[i]});
     for (size_t i = plan->merges_.size(); i < cut.merges.size(); ++i)

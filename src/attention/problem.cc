@@ -56,48 +56,46 @@ bool IsComputeType(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-Status Invalid(const char* field, const std::string& value, const char* expected) {
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("attention {} is {}, expected {}", field, value, expected), field);
-}
-
 }  // namespace
 
+std::string ToString(const Reason& reason) {
+  return fmt::format("{} is {}, expected {}", reason.field, reason.value, reason.expected);
+}
+
+std::vector<Reason> SpecReasons(const AttentionSpec& spec) {
+  std::vector<Reason> reasons;
+  const auto require = [&reasons](bool holds, const char* field, const auto& value, std::string expected) {
+    if (!holds) reasons.push_back({field, fmt::format("{}", value), std::move(expected)});
+  };
+  require(spec.q_heads >= 1, "q_heads", spec.q_heads, ">= 1");
+  require(spec.kv_heads >= 1, "kv_heads", spec.kv_heads, ">= 1");
+  if (spec.q_heads >= 1 && spec.kv_heads >= 1) {
+    require(spec.q_heads % spec.kv_heads == 0, "q_heads", spec.q_heads,
+            fmt::format("a multiple of kv_heads = {}", spec.kv_heads));
+  }
+  require(spec.head_dim >= 1, "head_dim", spec.head_dim, ">= 1");
+  require(spec.v_head_dim >= 1, "v_head_dim", spec.v_head_dim, ">= 1");
+  require(IsComputeType(spec.q_dtype), "q_dtype", DTypeName(spec.q_dtype), "f32, f16 or bf16");
+  require(IsComputeType(spec.out_dtype), "out_dtype", DTypeName(spec.out_dtype), "f32, f16 or bf16");
+  require(!IsQuantised(spec.kv_dtype), "kv_dtype", DTypeName(spec.kv_dtype), "a plain element type");
+  require(spec.layout == KvLayout::kContiguous || spec.block_size >= 1, "block_size", spec.block_size,
+          ">= 1 token");
+  require(std::isfinite(spec.scale), "scale", spec.scale, "a finite number");
+  require(!spec.window_left || *spec.window_left >= 0, "window_left", spec.window_left.value_or(0),
+          ">= 0 tokens, or absent for no limit");
+  require(!spec.window_right || *spec.window_right >= 0, "window_right", spec.window_right.value_or(0),
+          ">= 0 tokens, or absent for no limit");
+  require(!spec.chunk || *spec.chunk >= 1, "chunk", spec.chunk.value_or(0), ">= 1 token, or absent");
+  require(spec.sink_tokens >= 0, "sink_tokens", spec.sink_tokens, ">= 0");
+  require(spec.softcap >= 0.0f && std::isfinite(spec.softcap), "softcap", spec.softcap,
+          "0 (off) or a positive number");
+  return reasons;
+}
+
 Status ValidateSpec(const AttentionSpec& spec) {
-  using std::to_string;
-  if (spec.q_heads < 1) return Invalid("q_heads", to_string(spec.q_heads), ">= 1");
-  if (spec.kv_heads < 1) return Invalid("kv_heads", to_string(spec.kv_heads), ">= 1");
-  if (spec.q_heads % spec.kv_heads != 0) {
-    return Invalid("q_heads", to_string(spec.q_heads),
-                   fmt::format("a multiple of kv_heads = {}", spec.kv_heads).c_str());
-  }
-  if (spec.head_dim < 1) return Invalid("head_dim", to_string(spec.head_dim), ">= 1");
-  if (spec.v_head_dim < 1) return Invalid("v_head_dim", to_string(spec.v_head_dim), ">= 1");
-  if (!IsComputeType(spec.q_dtype)) {
-    return Invalid("q_dtype", std::string(DTypeName(spec.q_dtype)), "f32, f16 or bf16");
-  }
-  if (!IsComputeType(spec.out_dtype)) {
-    return Invalid("out_dtype", std::string(DTypeName(spec.out_dtype)), "f32, f16 or bf16");
-  }
-  if (IsQuantised(spec.kv_dtype)) {
-    return Invalid("kv_dtype", std::string(DTypeName(spec.kv_dtype)), "a plain element type");
-  }
-  if (spec.layout != KvLayout::kContiguous && spec.block_size < 1) {
-    return Invalid("block_size", to_string(spec.block_size), ">= 1 token");
-  }
-  if (!std::isfinite(spec.scale)) return Invalid("scale", fmt::format("{}", spec.scale), "a finite number");
-  if (spec.window_left && *spec.window_left < 0) {
-    return Invalid("window_left", to_string(*spec.window_left), ">= 0 tokens, or absent for no limit");
-  }
-  if (spec.window_right && *spec.window_right < 0) {
-    return Invalid("window_right", to_string(*spec.window_right), ">= 0 tokens, or absent for no limit");
-  }
-  if (spec.chunk && *spec.chunk < 1) return Invalid("chunk", to_string(*spec.chunk), ">= 1 token, or absent");
-  if (spec.sink_tokens < 0) return Invalid("sink_tokens", to_string(spec.sink_tokens), ">= 0");
-  if (!(spec.softcap >= 0.0f) || !std::isfinite(spec.softcap)) {
-    return Invalid("softcap", fmt::format("{}", spec.softcap), "0 (off) or a positive number");
-  }
-  return {};
+  const std::vector<Reason> reasons = SpecReasons(spec);
+  if (reasons.empty()) return {};
+  return Fail(ErrorCode::kInvalidArgument, "attention " + ToString(reasons.front()), reasons.front().field);
 }
 
 }  // namespace attest

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "tensor/cu_seqlens.h"
@@ -68,8 +69,20 @@ struct AttentionSpec {
   bool precise = false;  // --compute f32: products and softmax in float32 only
 };
 
-// kInvalidArgument names the field that contradicts itself whatever the kernel: heads that do not divide, a
-// negative window (None and -1 are normalised where configs are read), a block size of 0, quantised pages,
+// Why something is refused: the field, its offending value, and what was expected. One per cause; a check
+// never stops at the first.
+struct Reason {
+  std::string field;     // "head_dim"
+  std::string value;     // "36"
+  std::string expected;  // "a multiple of 8 from 8 to 256"
+};
+[[nodiscard]] std::string ToString(const Reason& reason);  // "head_dim is 36, expected ..."
+
+// Every field that contradicts itself whatever the kernel; empty: the spec makes sense.
+[[nodiscard]] std::vector<Reason> SpecReasons(const AttentionSpec& spec);
+// The first of them as an error. kInvalidArgument names the field that contradicts itself whatever the
+// kernel: heads that do not divide, a negative window (None and -1 are normalised where configs are read), a
+// block size of 0, quantised pages,
 // ...
 [[nodiscard]] Status ValidateSpec(const AttentionSpec& spec);
 

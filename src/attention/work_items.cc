@@ -1,6 +1,7 @@
 #include "attention/work_items.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -54,10 +55,13 @@ void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32
                  int32_t kv_len, Cut& cut, std::optional<KeyRange> keys) {
   ATTEST_CHECK_GE(q_len, 1);
   ATTEST_CHECK_GE(kv_len, 0);
-  const KeyRange range = keys.value_or(KeyRange{.begin = 0, .end = kv_len});
-  ATTEST_CHECK_GE(range.begin, 0);
-  ATTEST_CHECK_LE(range.begin, range.end);
-  ATTEST_CHECK_LE(range.end, kv_len);
+  if (keys) {
+    ATTEST_CHECK_GE(keys->begin, 0);
+    ATTEST_CHECK_LE(keys->begin, keys->end);
+    ATTEST_CHECK_LE(keys->end, kv_len);
+  }
+  // Without a range nothing is clipped here: what a row sees is the mask's answer alone.
+  const KeyRange range = keys.value_or(KeyRange{.begin = 0, .end = std::numeric_limits<int32_t>::max()});
   const AttentionShape shape = ShapeOf(spec);
   const AttentionMask mask = MaskOf(spec);
   const int32_t tile_rows = kernel.row_tile(shape);

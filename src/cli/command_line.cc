@@ -274,6 +274,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
   ChatOptions chat;
   TokenizeOptions tokenize;
   InspectOptions inspect;
+  KernelsOptions kernels;
   ExplainOptions explain;
   ModelFlags explain_model;
   ConformOptions conform;
@@ -309,6 +310,8 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
       ->capture_default_str();
   CLI::App* kernels_app =
       app.add_subcommand("kernels", "Every attention kernel, its contract, and whether this machine has it");
+  kernels_app->add_flag("--markdown", kernels.markdown,
+                        "What each kernel supports, as the page docs/support.md");
   CLI::App* explain_app =
       app.add_subcommand("explain", "Which attention kernel runs a call, and why each other does not");
   AddExplain(*explain_app, explain, explain_model);
@@ -358,7 +361,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
     return Command{explain};
   }
   if (conform_app->parsed()) return Command{conform};
-  return Command{KernelsOptions{}};
+  return Command{kernels};
 }
 
 }  // namespace attest

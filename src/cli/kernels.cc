@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attention/explain.h"
+#include "attention/support.h"
 #include "cli/commands.h"
 #include "cli/model_host.h"
 
@@ -147,7 +148,11 @@ Status PrintExplanation(const ExplainOptions& options, const HubEnvironment& env
 
 }  // namespace
 
-int RunKernels(const KernelsOptions&, const HubEnvironment&) {
+int RunKernels(const KernelsOptions& options, const HubEnvironment&) {
+  if (options.markdown) {
+    std::fputs(SupportMarkdown().c_str(), stdout);
+    return 0;
+  }
   const CpuFeatures cpu = DetectCpu();
   Print(
       fmt::format("{}\n{}\n\nAttention kernels in the order they are tried; the first whose contract accepts "

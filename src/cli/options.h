@@ -74,7 +74,9 @@ struct InspectOptions {
   bool tensors = false;  // list every tensor
 };
 
-struct KernelsOptions {};
+struct KernelsOptions {
+  bool markdown = false;  // the page docs/support.md instead of the list
+};
 
 struct ExplainOptions {
   std::optional<ModelFlags> model;  // the model's own heads and dtypes instead of the flags below

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "tensor/dtype.h"
 
@@ -43,6 +44,7 @@ struct BlockTables {
   const int32_t* ids = nullptr;  // [num_seqs, row_stride]
   int64_t row_stride = 0;        // entries per row, >= ceil(kv_len / block_size) of each row
   int num_seqs = 0;
+  int64_t num_blocks = std::numeric_limits<int64_t>::max();  // ids must be below, where it is known
   [[nodiscard]] const int32_t* row(int seq) const { return ids + seq * row_stride; }
 };
 
