@@ -35,6 +35,7 @@ std::optional<int64_t> SpanOf(const attest_tensor& tensor, int first_axis, int64
 bool MayRepeat(const attest_tensor& tensor) {
   std::vector<std::pair<int64_t, int64_t>> axes;  // stride, shape
   for (int i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] == 0) return false;  // no element at all
     if (tensor.shape[i] > 1) axes.emplace_back(tensor.stride[i], tensor.shape[i]);
   }
   std::ranges::sort(axes);

@@ -89,6 +89,18 @@ TEST(AttentionC, PaddingRowsAndRowsOfOthersStay) {
   EXPECT_EQ(batch.OutElement(padded, 5, 0, 0), 7.0f);
 }
 
+// Dense tensors without rows have strides of 0.
+TEST(AttentionC, BatchesWithoutRowsRun) {
+  for (const std::vector<int32_t>& lens : {std::vector<int32_t>{}, {0, 7}}) {
+    AttentionBatch batch(MakeSpec(4, 2, 32), std::vector<int32_t>(lens.size(), 0), lens);
+    const AttentionBatch::Output output = batch.MakeOutput(7.0f);
+    CCall call(batch, output);
+    ASSERT_EQ(call.Plan(), "");
+    EXPECT_EQ(call.Run(), "");
+    EXPECT_EQ(attest_attention_plan_num_routes(call.plan), 0);
+  }
+}
+
 TEST(AttentionC, OnePlanRunsAtTheSameTimeInSeveralWorkspaces) {
   const AttentionSpec spec = MakeSpec(6, 2, 64);
   AttentionBatch batch(spec, {1, 30, 3}, {700, 60, 200}, {.seed = 5});

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -96,6 +98,7 @@ void RunIfSmall(const attest_attention_spec& s, const attest_attention_batch& b,
   a.workspace_bytes = bytes;
   attest_error* error = nullptr;
   const attest_status status = attest_attention_run(plan, &a, &error);
+  if (error != nullptr) std::fprintf(stderr, "%s\n", attest_error_text(error));
   ATTEST_CHECK_EQ(status, ATTEST_OK);
 }
 
