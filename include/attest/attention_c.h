@@ -226,7 +226,7 @@ static inline attest_attention_options attest_attention_options_default(void) {
 
 typedef struct attest_attention_plan attest_attention_plan;
 
-/* `options` may be NULL. Limits: 2^24 query rows and 2^23 work items in one plan. */
+/* `options` may be NULL. Limits: 2^24 query rows and 2^23 work items in one plan, 2^30 keys of a sequence. */
 ATTEST_API attest_status attest_attention_plan_create(const attest_attention_spec* spec,
                                                       const attest_attention_batch* batch,
                                                       const attest_attention_options* options,

@@ -85,9 +85,9 @@ void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32
     // Boundaries lie at absolute multiples of the granule, so that a split starts on a page of 16, 32 or 64.
     std::vector<std::pair<int32_t, int32_t>> ranges;
     for (int32_t begin = tile.begin; begin < tile.end || ranges.empty();) {
-      int32_t end = begin + split_keys;
-      if (tile_keys > split_keys) end = end / kSplitGranule * kSplitGranule;
-      end = std::min(end, tile.end);
+      int64_t cut_at = int64_t{begin} + split_keys;  // past 2^31 for keys near it
+      if (tile_keys > split_keys) cut_at = cut_at / kSplitGranule * kSplitGranule;
+      const auto end = static_cast<int32_t>(std::min<int64_t>(cut_at, tile.end));
       ranges.emplace_back(begin, end);
       if (end == tile.end) break;
       begin = end;

@@ -73,6 +73,20 @@ TEST(WorkItems, CoverEveryVisibleKeyOfEveryRowOnce) {
   }
 }
 
+// Found by fuzzing: the end of a split was computed in 32 bits.
+TEST(WorkItems, CoverKeysUpToTwoToTheThirtyOne) {
+  constexpr int32_t kKeys = std::numeric_limits<int32_t>::max();
+  Cut cut;
+  CutSequence(MakeSpec(2, 1, 64), Kernel("attention_general"), 0, 1, kKeys, cut);
+  int32_t covered = 0;
+  for (const CutItem& item : cut.items) {
+    EXPECT_EQ(item.work.kv_begin, covered);
+    EXPECT_LT(item.work.kv_begin, item.work.kv_end);
+    covered = item.work.kv_end;
+  }
+  EXPECT_EQ(covered, kKeys);
+}
+
 TEST(WorkItems, SplitALongDecodeAndLeaveAShortOneWhole) {
   const AttentionSpec spec = MakeSpec(9, 3, 64);
   Cut short_cut, long_cut;

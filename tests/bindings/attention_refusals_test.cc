@@ -93,6 +93,8 @@ TEST_F(Refusals, OfBatchesNameTheEntry) {
   ExpectPlanRefuses("cu_seqlens_q[2] is 16777217, expected <= 16777216 rows",
                     [&] { call_.starts[2] = (1 << 24) + 1; });
   ExpectPlanRefuses("kv_lens[1] is -5, expected >= 0", [&] { call_.kv_lens[1] = -5; });
+  ExpectPlanRefuses("kv_lens[1] is 1073741825, expected <= 1073741824",
+                    [&] { call_.kv_lens[1] = (1 << 30) + 1; });
   ExpectPlanRefuses("kv_lens is NULL, expected 2 entries", [&] { b.kv_lens = nullptr; });
   ExpectPlanRefuses("block_tables is NULL, expected", [&] { b.block_tables = nullptr; });
   ExpectPlanRefuses("block_table_stride is 1, expected >= 2: kv_lens[0] is 20",
