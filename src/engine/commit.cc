@@ -1,6 +1,7 @@
 #include "engine/commit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -37,13 +38,14 @@ void MakeSampleJobs(const StepPlan& plan, View<float, 2> logits, std::vector<Sam
   jobs.clear();
   for (const ScheduledSeq& share : plan.seqs) {
     if (!share.samples) continue;
-    const Sequence& seq = *share.seq;
+    Sequence& seq = *share.seq;
     const SamplingParams& sampling = seq.request.sampling;
     SampleJob job{.logits = {logits.At(jobs.size()), static_cast<size_t>(logits.shape[1])},
                   .params = &sampling,
                   .seed = seq.seed,
                   .position = seq.known(),
-                  .banned = {}};
+                  .banned = {},
+                  .logprobs = sampling.logprobs ? &seq.newest_logprobs : nullptr};
     if (seq.generated() < sampling.min_tokens) {
       job.banned[0] = sampling.stop_token_ids;
       if (!sampling.ignore_eos) job.banned[1] = seq.request.eos_ids;
@@ -66,11 +68,16 @@ void Commit(const StepPlan& plan, std::span<const Expected<int32_t>> tokens, Seq
     seq.computed += share.count;
     if (!share.samples) continue;
     const Expected<int32_t>& token = tokens[next++];
+    if (seq.finish) continue;  // its prompt could not be scored
     if (!token) {
       seq.error = token.error();
       scheduler.Finish(seq, FinishReason::kError);
       continue;
     }
+    if (seq.request.sampling.prompt_logprobs && seq.generated() == 0) {
+      seq.request.sink->OnPromptLogprobs(std::exchange(seq.prompt_logprobs, {}));
+    }
+    if (seq.request.sampling.logprobs) seq.request.sink->OnLogprobs(std::move(seq.newest_logprobs));
     seq.tokens.push_back(*token);
     ++result.num_sampled;
     RecordTime(seq, now, result);

@@ -17,6 +17,7 @@
 #include "cache/block_pool.h"
 #include "engine/commit.h"
 #include "engine/limits.h"
+#include "engine/logprobs.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/step_batch.h"
@@ -44,6 +45,24 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsBetween(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
+}
+
+// Rows of logits that one Run may be asked for.
+int64_t MaxLogitRows(const EngineOptions& options) {
+  return std::min(options.max_num_seqs, options.max_num_batched_tokens);
+}
+
+// Calls fn(i) for i in [0, count), on the team's threads when there is one.
+template <class Fn>
+void ForEachIndex(ThreadTeam* team, int64_t count, Fn&& fn) {
+  if (team == nullptr) {
+    for (int64_t i = 0; i < count; ++i) fn(i);
+    return;
+  }
+  team->Run([&](int rank) {
+    const IndexRange range = PartitionRange(count, rank, team->size());
+    for (int64_t i = range.begin; i < range.end; ++i) fn(i);
+  });
 }
 
 class EngineImpl final : public Engine {
@@ -99,6 +118,8 @@ class EngineImpl final : public Engine {
   void Accept(std::vector<std::unique_ptr<Sequence>> arrived, const std::vector<RequestId>& aborted);
   void Step();
   Status RunAndCommit(const StepPlan& plan, StepRecord& record);
+  Status ScorePrompts(const StepPlan& plan);
+  void Poison(View<float, 2> logits) const;
   void NoteScheduled(const StepPlan& plan, Clock::time_point now);
   void DeliverFinished();
   void PublishStats();
@@ -111,6 +132,7 @@ class EngineImpl final : public Engine {
   BlockPool pool_;
   Scheduler scheduler_;
   StepBatch batch_;
+  std::vector<PromptRow> prompt_rows_;
   Buffer logits_;
   std::vector<Sampler> samplers_;
   std::vector<SampleJob> jobs_;
@@ -251,10 +273,7 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   const Clock::time_point begin = Clock::now();
   const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
   const auto logits = View<float, 2>::Dense(logits_.as<float>(), {rows, options_.vocab_size});
-  // A row that Run leaves alone must not pass for logits: the sampler refuses NaN.
-  for (int64_t row = 0; row < rows; ++row) {
-    *logits.At(row, 0) = *logits.At(row, options_.vocab_size - 1) = std::numeric_limits<float>::quiet_NaN();
-  }
+  Poison(logits);
   ATTEST_RETURN_IF_ERROR(runner_->Run(batch_, logits));
   const Clock::time_point ran = Clock::now();
   record.run_seconds = SecondsBetween(begin, ran);
@@ -263,6 +282,7 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   MakeSampleJobs(plan, logits, jobs_);
   sampled_.assign(jobs_.size(), int32_t{-1});
   SampleAll(jobs_, samplers_, runner_->team(), sampled_);
+  ATTEST_RETURN_IF_ERROR(ScorePrompts(plan));
   const Clock::time_point now = Clock::now();
   Commit(plan, sampled_, now, options_.max_model_len, scheduler_, commit_);
   counters_.prompt_tokens += commit_.prompt_tokens;
@@ -271,6 +291,52 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   record.time_to_first_token_seconds = commit_.time_to_first_token_seconds;
   record.inter_token_seconds = commit_.inter_token_seconds;
   record.commit_seconds = SecondsBetween(ran, Clock::now());
+  return {};
+}
+
+// A row that the runner leaves alone must not pass for logits: NaN is refused.
+void EngineImpl::Poison(View<float, 2> logits) const {
+  for (int64_t row = 0; row < logits.shape[0]; ++row) {
+    *logits.At(row, 0) = *logits.At(row, options_.vocab_size - 1) = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+// The logits of all rows of a prompt may be gigabytes; here they pass through the buffer of the sampled rows,
+// which are done with, a few at a time.
+Status EngineImpl::ScorePrompts(const StepPlan& plan) {
+  FindPromptRows(plan, batch_, prompt_rows_);
+  const size_t tile = static_cast<size_t>(MaxLogitRows(options_));
+  std::vector<int32_t> rows;
+  std::vector<Expected<TokenLogprobs>> scores;
+  for (size_t begin = 0; begin < prompt_rows_.size(); begin += tile) {
+    const std::span part =
+        std::span(prompt_rows_).subspan(begin, std::min(tile, prompt_rows_.size() - begin));
+    rows.clear();
+    for (const PromptRow& row : part) rows.push_back(row.row);
+    const auto logits = View<float, 2>::Dense(logits_.as<float>(), {std::ssize(rows), options_.vocab_size});
+    Poison(logits);
+    ATTEST_RETURN_IF_ERROR(runner_->Logits(batch_, rows, logits));
+    scores.assign(part.size(), TokenLogprobs{});
+    const auto score = [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      const Sequence& seq = *part[at].seq;
+      scores[at] = ScoreToken({logits.At(i), static_cast<size_t>(options_.vocab_size)},
+                              seq.tokens[static_cast<size_t>(part[at].position)], part[at].position,
+                              *seq.request.sampling.prompt_logprobs);
+    };
+    ForEachIndex(runner_->team(), std::ssize(part), score);
+    for (size_t i = 0; i < part.size(); ++i) {
+      Sequence& seq = *part[i].seq;
+      if (seq.finish) continue;
+      if (!scores[i]) {
+        seq.error = scores[i].error();
+        scheduler_.Finish(seq, FinishReason::kError);
+        continue;
+      }
+      seq.prompt_logprobs.push_back(std::move(*scores[i]));
+      ++seq.num_scored;
+    }
+  }
   return {};
 }
 
@@ -334,7 +400,7 @@ Expected<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& options,
   ATTEST_RETURN_IF_ERROR(CheckOptions(options));
   if (runner == nullptr) return Fail(ErrorCode::kInvalidArgument, "no runner given", "runner");
   ATTEST_ASSIGN_OR_RETURN(BlockPool pool, BlockPool::Create(options.num_blocks));
-  const int64_t rows = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+  const int64_t rows = MaxLogitRows(options);
   ATTEST_ASSIGN_OR_RETURN(Buffer logits, Buffer::Allocate(rows * options.vocab_size * int64_t{sizeof(float)},
                                                           "logits of a step"));
   return std::make_unique<EngineImpl>(options, std::move(runner), observer, std::move(pool),

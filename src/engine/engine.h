@@ -38,6 +38,12 @@ class StepRunner {
   virtual ~StepRunner() = default;
   // Fills logits [batch.logit_rows.size(), vocab_size]. An error leaves sequences as they were.
   virtual Status Run(const StepBatch& batch, View<float, 2> logits) = 0;
+  // Logits of further rows of the batch that the last Run computed, for logprobs of prompts. At most as many
+  // rows as one Run may ask logits of. Overwrites logits [rows.size(), vocab_size].
+  virtual Status Logits(const StepBatch& /*batch*/, std::span<const int32_t> /*rows*/,
+                        View<float, 2> /*logits*/) {
+    return Fail(ErrorCode::kUnsupported, "this runner cannot score prompts", "prompt_logprobs");
+  }
   // Called once on the engine thread before the first Run (to bind it to a CPU).
   virtual void OnThreadStart() {}
   // The kernels the last Run used, by phase; valid until the next Run.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace attest {
 namespace {
@@ -32,6 +33,12 @@ Status CheckSampling(const SamplingParams& s) {
   }
   if (!(s.min_p >= 0 && s.min_p <= 1)) {
     return Invalid("min_p", fmt::format("min_p {} is out of range [0, 1]", s.min_p));
+  }
+  for (const auto& [name, value] :
+       {std::pair("logprobs", s.logprobs), std::pair("prompt_logprobs", s.prompt_logprobs)}) {
+    if (value && (*value < 0 || *value > kMaxTopLogprobs)) {
+      return Invalid(name, fmt::format("{} {} is out of range [0, {}]", name, *value, kMaxTopLogprobs));
+    }
   }
   if (s.max_tokens < 1) {
     return Invalid("max_tokens", fmt::format("max_tokens {} is out of range: at least 1", s.max_tokens));

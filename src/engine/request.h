@@ -13,22 +13,40 @@
 
 namespace attest {
 
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
 struct SamplingParams {
-  float temperature = 1.0f;     // < 1e-5 means greedy
-  int32_t top_k = 0;            // 0: off
-  float top_p = 1.0f;           // (0, 1]
-  float min_p = 0.0f;           // [0, 1]
-  std::optional<int64_t> seed;  // unset: the engine draws one
-  int32_t max_tokens = 16;      // >= 1, generated tokens
-  int32_t min_tokens = 0;       // ids that would end the sequence cannot be drawn before this many tokens
+  float temperature = 1.0f;          // < 1e-5 means greedy
+  int32_t top_k = 0;                 // 0: off
+  float top_p = 1.0f;                // (0, 1]
+  float min_p = 0.0f;                // [0, 1]
+  std::optional<int64_t> seed = {};  // unset: the engine draws one
+  int32_t max_tokens = 16;           // >= 1, generated tokens
+  int32_t min_tokens = 0;  // ids that would end the sequence cannot be drawn before this many tokens
   bool ignore_eos = false;
+  // Logprobs of each generated token, and of each prompt token but the first: the token's own and those of so
+  // many best ids, 0 to kMaxTopLogprobs. Unset: none.
+  std::optional<int32_t> logprobs = {}, prompt_logprobs = {};
   // End the sequence; the id is reported, its text is not part of the output. Also with ignore_eos.
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids = {};
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kError };
 inline constexpr int kNumFinishReasons = 4;
 [[nodiscard]] const char* FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
+
+struct IdLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+};
+
+// One token and its place in the distribution the model gave, see engine/logprobs.h.
+struct TokenLogprobs {
+  int32_t token = 0;
+  float logprob = 0;
+  int32_t rank = 1;                 // 1 + the number of ids with a larger logprob
+  std::vector<IdLogprob> top = {};  // the best, in descending order; among equal ones the lower id first
+};
 
 // Events of one sequence, in order. Called on the engine thread; implementations hand over and return at
 // once, and do not throw. The stop or eos id that ends a sequence is not passed to OnToken but to OnFinish;
@@ -37,6 +55,11 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual void OnToken(int32_t token) = 0;
+  // With SamplingParams::logprobs: right before the OnToken, or the OnFinish with the stop_token, of its
+  // token.
+  virtual void OnLogprobs(TokenLogprobs /*logprobs*/) {}
+  // With SamplingParams::prompt_logprobs: before the first token; of the prompt's tokens 1, 2, ... in order.
+  virtual void OnPromptLogprobs(std::vector<TokenLogprobs> /*logprobs*/) {}
   // Exactly once, last. stop_token: the stop or eos id that ended it. `error` is set with kError, and points
   // to a value that lives during the call only.
   virtual void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) = 0;

@@ -2,6 +2,7 @@
 // model.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "base/thread_team.h"
@@ -21,6 +22,7 @@ class ModelRunner final : public StepRunner {
   [[nodiscard]] static KvShape KvShapeOf(const Model& model);
 
   Status Run(const StepBatch& batch, View<float, 2> logits) override;
+  Status Logits(const StepBatch& batch, std::span<const int32_t> rows, View<float, 2> logits) override;
   void OnThreadStart() override { team_.PinCaller(); }
   [[nodiscard]] std::span<const PlannedRoute> last_routes() const override { return routes_; }
   [[nodiscard]] ThreadTeam* team() override { return &team_; }

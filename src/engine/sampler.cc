@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "engine/logprobs.h"
 
 namespace attest {
 namespace {
@@ -261,29 +262,41 @@ std::vector<int32_t> Sampler::KeptIds(std::span<const float> logits, const Sampl
   return ids;
 }
 
+Expected<float> LargestLogit(std::span<const float> logits, int32_t position) {
+  const RowMax max = MaxOf(logits);
+  if (!max.has_nan && std::isfinite(max.value)) return max.value;
+  const auto bad = std::find_if(logits.begin(), logits.end(),
+                                [](float value) { return std::isnan(value) || value == kInf; });
+  return Fail(ErrorCode::kInternal,
+              bad == logits.end() ? fmt::format("no logit of the token at position {} is finite", position)
+                                  : fmt::format("the logit of id {} for the token at position {} is {}",
+                                                bad - logits.begin(), position, *bad));
+}
+
 Expected<int32_t> Sampler::Sample(const SampleJob& job) {
+  if (job.logprobs == nullptr) return Choose(job);
+  raw_.assign(job.logits.begin(), job.logits.end());
+  const Expected<int32_t> token = Choose(job);
+  if (!token) return token;
+  ATTEST_ASSIGN_OR_RETURN(*job.logprobs,
+                          ScoreToken(raw_, *token, job.position, job.params->logprobs.value_or(0)));
+  return token;
+}
+
+Expected<int32_t> Sampler::Choose(const SampleJob& job) {
   for (const std::span<const int32_t> ids : job.banned) {
     for (const int32_t id : ids) job.logits[static_cast<size_t>(id)] = -kInf;
   }
-  const RowMax max = MaxOf(job.logits);
-  if (max.has_nan || !std::isfinite(max.value)) {
-    const auto bad = std::find_if(job.logits.begin(), job.logits.end(),
-                                  [](float value) { return std::isnan(value) || value == kInf; });
-    return Fail(ErrorCode::kInternal,
-                bad == job.logits.end()
-                    ? fmt::format("no logit of the token at position {} is finite", job.position)
-                    : fmt::format("the logit of id {} for the token at position {} is {}",
-                                  bad - job.logits.begin(), job.position, *bad));
-  }
+  ATTEST_ASSIGN_OR_RETURN(const float max, LargestLogit(job.logits, job.position));
   const SamplingParams& params = *job.params;
-  if (params.temperature < kGreedyTemperature) return FirstIndexOf(job.logits, max.value);
+  if (params.temperature < kGreedyTemperature) return FirstIndexOf(job.logits, max);
 
   GumbelRace race(job);
   if (params.min_p > 0 || params.top_p < 1.0f || params.top_k > 0) {
-    Keep(job.logits, max.value, params);
+    Keep(job.logits, max, params);
     race.Run(kept_);
   } else {
-    race.Run(job.logits, max.value);
+    race.Run(job.logits, max);
   }
   return race.winner();
 }

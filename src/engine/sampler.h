@@ -34,7 +34,12 @@ struct SampleJob {
   int64_t seed = 0;
   int32_t position = 0;                            // of the token to choose, in its sequence
   std::array<std::span<const int32_t>, 2> banned;  // ids that must not be chosen, in range
+  TokenLogprobs* logprobs = nullptr;               // filled for the chosen token when not null
 };
+
+// The largest of a row. kInternal when the row has a NaN, +inf, or nothing finite. `position`: of the token
+// it is for.
+[[nodiscard]] Expected<float> LargestLogit(std::span<const float> logits, int32_t position);
 
 // Owns scratch memory only. One thread at a time.
 class Sampler {
@@ -52,10 +57,12 @@ class Sampler {
   [[nodiscard]] std::vector<int32_t> KeptIds(std::span<const float> logits, const SamplingParams& params);
 
  private:
+  Expected<int32_t> Choose(const SampleJob& job);
   void Keep(std::span<const float> logits, float max_logit, const SamplingParams& params);
   void KeepTopP(double temperature, double top_p, float max_logit);
 
   std::vector<Candidate> kept_;
+  std::vector<float> raw_;  // the row before it is changed, where logprobs are wanted
 };
 
 // Samples jobs[i] into results[i]; on the team's threads when there is one (`samplers` has one per rank).

@@ -24,6 +24,12 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   int32_t num_preemptions = 0;
 
+  // Where logprobs are wanted: of the token that was sampled last, and of the prompt's tokens 1, 2, ...,
+  // which are handed over with the first sampled token.
+  TokenLogprobs newest_logprobs;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  int32_t num_scored = 1;  // prompt tokens that have their logprobs; the first has none
+
   // Set when it is over; the scheduler then gives it back with its blocks freed.
   std::optional<FinishReason> finish;
   std::optional<int32_t> stop_token;

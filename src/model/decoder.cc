@@ -84,7 +84,7 @@ Status Decoder::Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& 
   int64_t total = 0;
   for (const Part& part : parts) total += (part.elements + kAlignment - 1) / kAlignment * kAlignment;
   run_.storage = Buffer();  // the old one goes first, so that both never exist at once
-  run_.tokens = run_.logit_rows = 0;
+  run_.tokens = run_.logit_rows = run_.last_tokens = 0;
   ATTEST_ASSIGN_OR_RETURN(run_.storage,
                           Buffer::Allocate(total * int64_t{sizeof(float)}, "activations of one step"));
   float* next = run_.storage.as<float>();
@@ -173,12 +173,13 @@ void Decoder::RunLayer(const LayerWeights& layer, const StepBatch& batch, const 
   Mark(ForwardStage::kDown);
 }
 
-void Decoder::WriteLogits(const StepBatch& batch, View<float, 2> logits, ThreadTeam& team) {
-  const auto rows = static_cast<int64_t>(batch.logit_rows.size());
+// REQUIRES: at most run_.logit_rows rows.
+void Decoder::WriteLogits(std::span<const int32_t> token_rows, View<float, 2> logits, ThreadTeam& team) {
+  const auto rows = static_cast<int64_t>(token_rows.size());
   if (rows == 0) return;
   const int64_t hidden = config_.hidden_size;
   for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(run_.last + i * hidden, run_.residual + batch.logit_rows[static_cast<size_t>(i)] * hidden,
+    std::memcpy(run_.last + i * hidden, run_.residual + token_rows[static_cast<size_t>(i)] * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
   }
   const View<float, 2> last = Rows(run_.last, rows, hidden);
@@ -207,8 +208,9 @@ void Decoder::Forward(const StepBatch& batch, const AttentionPlan& plan, const s
     ATTEST_CHECK_LT(row, tokens);
   }
   if (tokens == 0) return;
-  const Status reserved = Reserve(tokens, rows, team);
+  const Status reserved = Reserve(tokens, std::max<int64_t>(rows, 1), team);  // Logits wants at least one
   ATTEST_CHECK(reserved.has_value());  // callers that must survive this call Reserve first
+  run_.last_tokens = tokens;
 
   if (stage_times_ != nullptr) {
     last_mark_ns_ = NowNs();
@@ -223,7 +225,24 @@ void Decoder::Forward(const StepBatch& batch, const AttentionPlan& plan, const s
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     RunLayer(weights_.layers[static_cast<size_t>(layer)], batch, plan, kv[static_cast<size_t>(layer)], team);
   }
-  WriteLogits(batch, logits, team);
+  WriteLogits(batch.logit_rows, logits, team);
+}
+
+void Decoder::Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) {
+  ATTEST_CHECK_EQ(logits.shape[0], static_cast<int64_t>(rows.size()));
+  ATTEST_CHECK_EQ(logits.shape[1], config_.vocab_size);
+  for (const int32_t row : rows) {
+    ATTEST_CHECK_GE(row, 0);
+    ATTEST_CHECK_LT(row, run_.last_tokens);
+  }
+  if (stage_times_ != nullptr) last_mark_ns_ = NowNs();
+  for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(run_.logit_rows)) {
+    const size_t count = std::min(static_cast<size_t>(run_.logit_rows), rows.size() - begin);
+    View<float, 2> part = logits;
+    part.data = logits.At(static_cast<int64_t>(begin));
+    part.shape[0] = static_cast<int64_t>(count);
+    WriteLogits(rows.subspan(begin, count), part, team);
+  }
 }
 
 }  // namespace attest

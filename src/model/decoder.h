@@ -26,12 +26,14 @@ class Decoder final : public Model {
   [[nodiscard]] Status Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& team) override;
   void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
                View<float, 2> logits, ThreadTeam& team) override;
+  void Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) override;
 
  private:
   // Activations of one step, f32, row-major. Views into `storage`, sized for `tokens` and `logit_rows`.
   struct RunState {
     int64_t tokens = 0;
     int64_t logit_rows = 0;
+    int64_t last_tokens = 0;  // rows of `residual` that the last Forward wrote
     Buffer storage;
     float* residual = nullptr;   // [tokens, hidden_size]
     float* normed = nullptr;     // [tokens, hidden_size]
@@ -47,7 +49,7 @@ class Decoder final : public Model {
   void Embed(const StepBatch& batch, ThreadTeam& team);
   void RunLayer(const LayerWeights& layer, const StepBatch& batch, const AttentionPlan& plan,
                 const PagedKv& kv, ThreadTeam& team);
-  void WriteLogits(const StepBatch& batch, View<float, 2> logits, ThreadTeam& team);
+  void WriteLogits(std::span<const int32_t> token_rows, View<float, 2> logits, ThreadTeam& team);
   void Mark(ForwardStage stage);  // adds the time since the last mark to `stage`
 
   const ModelConfig config_;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,9 @@ class Model {
   // REQUIRES: token ids in range; slots and tables valid for kv.
   virtual void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
                        View<float, 2> logits, ThreadTeam& team) = 0;
+  // Logits of further token rows of the last Forward, any rows in any order, into logits [rows, vocab_size].
+  // REQUIRES: the rows are rows of that step.
+  virtual void Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) = 0;
 };
 
 }  // namespace attest

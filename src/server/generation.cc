@@ -26,7 +26,8 @@ Generation::Generation(const Rooms& rooms, GenerationId id, ExchangeId exchange,
       id_(id),
       exchange_(exchange),
       call_(std::move(call)),
-      writer_(call_.is_chat, call_.stream, request_id, call_.model, UnixSeconds()) {}
+      writer_(call_.is_chat, call_.stream, request_id, call_.model, UnixSeconds()),
+      logprobs_writer_(rooms.tokenizer, call_.tokens_as_ids) {}
 
 Status Generation::Start() {
   choices_.reserve(call_.prompts.size() * static_cast<size_t>(call_.n));
@@ -38,6 +39,7 @@ Status Generation::Start() {
     std::vector<int32_t> readable;
     std::copy_if(prompt.end() - std::min(std::ssize(prompt), kPrimingTokens), prompt.end(),
                  std::back_inserter(readable), [this](int32_t id) { return IsDecodable(id); });
+    const int32_t first_token = prompt.front();
     for (int32_t sample = 0; sample < call_.n; ++sample) {
       const auto index = static_cast<int32_t>(choices_.size());
       SamplingParams sampling = SamplingOf(call_, p, sample, rooms_.engine.options().max_model_len);
@@ -54,7 +56,10 @@ Status Generation::Start() {
           {.engine_id = *id,
            .decoder = IncrementalDecoder(rooms_.tokenizer, call_.skip_special_tokens, readable),
            .stops = StopMatcher(call_.stop, call_.keep_stop_text),
-           .result = {}});
+           .result = {},
+           .logged = {},
+           .prompt = p,
+           .first_token = first_token});
       ++num_running_;
     }
   }
@@ -64,6 +69,10 @@ Status Generation::Start() {
                             {.content_type = "text/event-stream; charset=utf-8",
                              .body = {},
                              .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  }
+  // With logprobs the echo waits for those of the prompt.
+  if (call_.echo && !call_.sampling.logprobs) {
+    for (size_t i = 0; i < choices_.size(); ++i) Echo(static_cast<int32_t>(i));
   }
   return {};
 }
@@ -81,13 +90,21 @@ void Generation::Abort() {
 void Generation::Apply(TokenEvent& event) {
   const int32_t index = event.choice;
   if (!choices_[static_cast<size_t>(index)].is_running) return;  // said after its stop string
-  if (event.token) {
-    OnToken(index, *event.token);
+  if (event.prompt_logprobs) {
+    OnPromptLogprobs(index, *event.prompt_logprobs);
+  } else if (event.token) {
+    OnToken(index, *event.token, std::move(event.logprobs));
   } else if (event.error != nullptr) {
     FailAll(*event.error);
   } else {
     StopReason stop_reason;
-    if (event.stop_token) {
+    if (event.stop_token && call_.only_prompt) {
+      event.reason = FinishReason::kLength;
+    } else if (event.stop_token) {
+      if (event.logprobs) {
+        Log(choices_[static_cast<size_t>(index)], *event.stop_token, std::move(*event.logprobs),
+            /*is_shown=*/false);
+      }
       ++usage_.completion_tokens;  // generated, though it is no part of the text
       if (std::ranges::count(call_.sampling.stop_token_ids, *event.stop_token) != 0) {
         stop_reason = *event.stop_token;
@@ -97,8 +114,46 @@ void Generation::Apply(TokenEvent& event) {
   }
 }
 
-void Generation::OnToken(int32_t index, int32_t token) {
+// One token of the text, in order. `is_shown`: the text contains it.
+void Generation::Log(Choice& choice, int32_t token, std::optional<TokenLogprobs> scores, bool is_shown) {
+  choice.logged.push_back({.token = token, .text_offset = choice.text_offset, .scores = std::move(scores)});
+  if (is_shown) choice.text_offset += logprobs_writer_.NumCodePoints(token);
+}
+
+void Generation::OnPromptLogprobs(int32_t index, const std::vector<TokenLogprobs>& scores) {
   Choice& choice = choices_[static_cast<size_t>(index)];
+  if (call_.prompt_logprobs) {
+    choice.result.prompt_logprobs = logprobs_writer_.Prompt(scores, *call_.prompt_logprobs);
+  }
+  if (!call_.echo || !call_.sampling.logprobs) return;
+  // A BOS that the tokenizer put before a text is no part of the text.
+  const std::optional<int32_t> bos = rooms_.tokenizer.bos_id();
+  const bool shows_first = choice.first_token != bos ||
+                           call_.echo_texts[choice.prompt].starts_with(rooms_.tokenizer.TokenBytes(*bos));
+  Log(choice, choice.first_token, std::nullopt, shows_first);
+  for (const TokenLogprobs& score : scores) Log(choice, score.token, score, /*is_shown=*/true);
+  Echo(index);
+}
+
+void Generation::Echo(int32_t index) {
+  Emit(index, call_.echo_texts[choices_[static_cast<size_t>(index)].prompt]);
+}
+
+std::string Generation::TakeLogprobs(Choice& choice) {
+  if (!call_.sampling.logprobs) return "null";
+  const std::vector<LoggedToken> logged = std::exchange(choice.logged, {});
+  return call_.is_chat ? logprobs_writer_.Chat(logged, *call_.sampling.logprobs)
+                       : logprobs_writer_.Completion(logged, *call_.sampling.logprobs);
+}
+
+void Generation::OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogprobs> logprobs) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  if (call_.only_prompt) return;
+  if (logprobs) {
+    const bool is_shown =
+        IsDecodable(token) && !(call_.skip_special_tokens && rooms_.tokenizer.is_special(token));
+    Log(choice, token, std::move(*logprobs), is_shown);
+  }
   ++choice.num_tokens;
   ++usage_.completion_tokens;
   if (!IsDecodable(token)) return;
@@ -121,7 +176,8 @@ void Generation::Emit(int32_t index, std::string_view text) {
     choice.has_spoken = true;
     rooms_.http.Send(exchange_, writer_.RoleEvent(index, ChunkUsage()));
   }
-  if (!text.empty()) rooms_.http.Send(exchange_, writer_.TextEvent(index, text, ChunkUsage()));
+  if (text.empty()) return;
+  rooms_.http.Send(exchange_, writer_.TextEvent(index, text, TakeLogprobs(choice), ChunkUsage()));
 }
 
 // Ends one choice. What the decoder and the matcher still hold is shown, unless a stop string cut it off.
@@ -145,6 +201,9 @@ void Generation::Finish(int32_t index, FinishReason reason, StopReason stop_reas
   --num_running_;
   rooms_.metrics.CountFinished(reason);
   if (call_.stream) {
+    if (!choice.logged.empty()) {  // of tokens without text: an end token, a stop string cut off
+      rooms_.http.Send(exchange_, writer_.TextEvent(index, "", TakeLogprobs(choice), ChunkUsage()));
+    }
     rooms_.http.Send(exchange_, writer_.FinishEvent(index, reason, stop_reason, ChunkUsage()));
   }
   choice.result.finish = reason;
@@ -175,7 +234,10 @@ void Generation::EndAnswer() {
   if (!call_.stream) {
     std::vector<ChoiceResult> results;
     results.reserve(choices_.size());
-    for (Choice& choice : choices_) results.push_back(std::move(choice.result));
+    for (Choice& choice : choices_) {
+      choice.result.logprobs = TakeLogprobs(choice);
+      results.push_back(std::move(choice.result));
+    }
     rooms_.http.Respond(exchange_, {.body = writer_.Response(results, usage_), .headers = {}});
     return;
   }

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "server/http_server.h"
+#include "server/logprobs_json.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -55,10 +57,18 @@ class Generation {
     ChoiceResult result;  // its text grows only where the answer is not streamed
     int32_t num_tokens = 0;
     bool is_running = true;
-    bool has_spoken = false;  // chat: the role chunk was sent
+    bool has_spoken = false;          // chat: the role chunk was sent
+    std::vector<LoggedToken> logged;  // of the text that was not sent yet, where logprobs are wanted
+    int64_t text_offset = 0;          // of the next token
+    size_t prompt = 0;                // its index in the call
+    int32_t first_token = 0;          // of its prompt
   };
 
-  void OnToken(int32_t index, int32_t token);
+  void OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogprobs> logprobs);
+  void OnPromptLogprobs(int32_t index, const std::vector<TokenLogprobs>& scores);
+  void Log(Choice& choice, int32_t token, std::optional<TokenLogprobs> scores, bool is_shown);
+  void Echo(int32_t index);
+  [[nodiscard]] std::string TakeLogprobs(Choice& choice);
   void Emit(int32_t index, std::string_view text);
   void Finish(int32_t index, FinishReason reason, StopReason stop_reason);
   void FailAll(const Error& error);
@@ -73,6 +83,7 @@ class Generation {
   const ExchangeId exchange_;
   GenerationCall call_;
   ResponseWriter writer_;
+  LogprobsWriter logprobs_writer_;
   std::vector<Choice> choices_;
   int32_t num_running_ = 0;
   Usage usage_;

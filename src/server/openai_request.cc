@@ -35,10 +35,6 @@ Status RefuseUnsupported(const JsonFields& fields, const json& body) {
     std::vector<std::string_view> neutral;  // JSON values that ask for nothing; null always does
   };
   static const Rule rules[] = {
-      {"echo", {"false"}},
-      {"prompt_logprobs", {}},
-      {"top_logprobs", {"0"}},
-      {"logprobs", {"false"}},
       {"suffix", {"\"\""}},
       {"presence_penalty", {"0"}},
       {"frequency_penalty", {"0"}},
@@ -51,7 +47,6 @@ Status RefuseUnsupported(const JsonFields& fields, const json& body) {
       {"truncate_prompt_tokens", {}},
       {"prompt_embeds", {}},
       {"return_token_ids", {"false"}},
-      {"return_tokens_as_token_ids", {"false"}},
       {"response_format", {R"({"type":"text"})"}},
       {"structured_outputs", {}},
       {"tools", {"[]"}},
@@ -113,16 +108,56 @@ Status ReadStreamOptions(const JsonFields& fields, GenerationCall& call) {
   return {};
 }
 
+// REQUIRES: call.echo is read.
 Status ReadMaxTokens(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
   SamplingParams& sampling = call.sampling;
-  ATTEST_ASSIGN_OR_RETURN(const auto old_name, fields.Int("max_tokens", 1, limits.max_model_len));
-  ATTEST_ASSIGN_OR_RETURN(const auto new_name, fields.Int("max_completion_tokens", 1, limits.max_model_len));
+  const int64_t least = call.echo ? 0 : 1;  // without a token and without an echo there is nothing to say
+  ATTEST_ASSIGN_OR_RETURN(const auto old_name, fields.Int("max_tokens", least, limits.max_model_len));
+  ATTEST_ASSIGN_OR_RETURN(const auto new_name,
+                          fields.Int("max_completion_tokens", least, limits.max_model_len));
   sampling.max_tokens =
       call.is_chat ? limits.max_model_len : std::min(kCompletionMaxTokens, limits.max_model_len);
   Set(sampling.max_tokens, old_name);
   Set(sampling.max_tokens, new_name);  // the newer name wins
   ATTEST_ASSIGN_OR_RETURN(const auto min_tokens, fields.Int("min_tokens", 0, sampling.max_tokens));
   Set(sampling.min_tokens, min_tokens);
+  call.only_prompt = sampling.max_tokens == 0;
+  if (call.only_prompt) sampling.max_tokens = 1;  // an engine always samples one
+  return {};
+}
+
+// logprobs is a number of alternatives in completions; in a chat it is a switch, and top_logprobs the number.
+Status ReadLogprobs(const JsonFields& fields, GenerationCall& call) {
+  SamplingParams& sampling = call.sampling;
+  ATTEST_ASSIGN_OR_RETURN(const auto as_ids, fields.Bool("return_tokens_as_token_ids"));
+  Set(call.tokens_as_ids, as_ids);
+  if (call.is_chat) {
+    ATTEST_ASSIGN_OR_RETURN(const auto wanted, fields.Bool("logprobs"));
+    ATTEST_ASSIGN_OR_RETURN(const auto top, fields.Int("top_logprobs", 0, kMaxTopLogprobs));
+    if (wanted.value_or(false)) {
+      sampling.logprobs = static_cast<int32_t>(top.value_or(0));
+    } else if (top.value_or(0) > 0) {
+      return Fail(ErrorCode::kInvalidArgument, "top_logprobs may only be given together with logprobs true",
+                  "top_logprobs");
+    }
+  } else {
+    ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("top_logprobs", {"0"}));
+    const json* value = fields.Find("logprobs");
+    if (value != nullptr && *value != json(false)) {
+      ATTEST_ASSIGN_OR_RETURN(const auto top, fields.Int("logprobs", 0, kMaxTopLogprobs));
+      Set(sampling.logprobs, top);
+    }
+  }
+  ATTEST_ASSIGN_OR_RETURN(const auto prompt, fields.Int("prompt_logprobs", 0, kMaxTopLogprobs));
+  if (prompt && call.stream) {
+    return Fail(ErrorCode::kInvalidArgument, "prompt_logprobs may not be given together with stream true",
+                "prompt_logprobs");
+  }
+  Set(call.prompt_logprobs, prompt);
+  sampling.prompt_logprobs = call.prompt_logprobs;
+  if (call.echo && sampling.logprobs) {
+    sampling.prompt_logprobs = std::max(*sampling.logprobs, sampling.prompt_logprobs.value_or(0));
+  }
   return {};
 }
 
@@ -158,7 +193,14 @@ Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLi
   ATTEST_ASSIGN_OR_RETURN(call.model, ServedModelName(fields, limits));
   ATTEST_RETURN_IF_ERROR(RefuseUnsupported(fields, body));
   ATTEST_RETURN_IF_ERROR(ReadStreamOptions(fields, call));
+  if (is_chat) {
+    ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("echo", {"false"}));
+  } else {
+    ATTEST_ASSIGN_OR_RETURN(const auto echo, fields.Bool("echo"));
+    Set(call.echo, echo);
+  }
   ATTEST_RETURN_IF_ERROR(ReadSampling(fields, limits, call));
+  ATTEST_RETURN_IF_ERROR(ReadLogprobs(fields, call));
   ATTEST_ASSIGN_OR_RETURN(call.stop, StopStrings(fields));
   ATTEST_ASSIGN_OR_RETURN(const auto n, fields.Int("n", 1, kMaxChoicesPerPrompt));
   Set(call.n, n);
@@ -203,6 +245,11 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   const EncodeOptions encode{.add_special_tokens = add_special.value_or(true)};
   const auto add_text = [&](const json& text) {
     call.prompts.push_back(limits.tokenizer.Encode(text.get_ref<const std::string&>(), encode));
+    if (call.echo) call.echo_texts.push_back(text.get<std::string>());
+  };
+  const auto add_ids = [&](std::vector<int32_t> ids) {
+    if (call.echo) call.echo_texts.push_back(limits.tokenizer.Decode(ids, /*skip_special_tokens=*/false));
+    call.prompts.push_back(std::move(ids));
   };
   constexpr std::string_view kShapes =
       "a string, a list of strings, a list of token ids or a list of such lists";
@@ -212,7 +259,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
     return WrongType("prompt", kShapes, *prompt);
   } else if (const json& first = prompt->front(); first.is_number()) {
     ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(*prompt, limits.vocab_size, "prompt"));
-    call.prompts.push_back(std::move(ids));
+    add_ids(std::move(ids));
   } else {
     if (prompt->size() > kMaxPrompts) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -227,7 +274,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
         add_text(item);
       } else {
         ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, "prompt"));
-        call.prompts.push_back(std::move(ids));
+        add_ids(std::move(ids));
       }
     }
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,12 @@ struct GenerationCall {
   std::vector<std::vector<int32_t>> prompts;  // ids, none empty
   int32_t n = 1;                              // choices of each prompt
   SamplingParams sampling;                    // max_tokens as asked for; SamplingOf cuts it
+  // completions: each prompt's text precedes its choices'; empty unless echoed.
+  std::vector<std::string> echo_texts;
+  bool echo = false;
+  bool only_prompt = false;                // max_tokens 0: the one generated token is not shown
+  std::optional<int32_t> prompt_logprobs;  // to answer with; sampling's may be larger, for echo
+  bool tokens_as_ids = false;              // logprobs show "token_id:5"
   std::vector<std::string> stop;
   bool keep_stop_text = false;
   bool skip_special_tokens = true;

@@ -62,9 +62,10 @@ std::string ResponseWriter::RoleEvent(int32_t index, const Usage* usage) const {
   return out += "\n\n";
 }
 
-std::string ResponseWriter::TextEvent(int32_t index, std::string_view text, const Usage* usage) const {
+std::string ResponseWriter::TextEvent(int32_t index, std::string_view text, std::string_view logprobs,
+                                      const Usage* usage) const {
   std::string out;
-  out.reserve(head_.size() + text.size() + 160);
+  out.reserve(head_.size() + text.size() + logprobs.size() + 160);
   out += kData;
   out += head_;
   JsonWriter json(out);
@@ -74,7 +75,7 @@ std::string ResponseWriter::TextEvent(int32_t index, std::string_view text, cons
   } else {
     json.Key("text").String(text);
   }
-  json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
+  json.Key("logprobs").Raw(logprobs).Key("finish_reason").Null().EndObject();
   CloseDocument(out, usage);
   return out += "\n\n";
 }
@@ -119,11 +120,21 @@ std::string ResponseWriter::Response(const std::vector<ChoiceResult>& choices, c
     } else {
       json.Key("text").String(choices[i].text);
     }
-    json.Key("logprobs").Null();
+    json.Key("logprobs").Raw(choices[i].logprobs);
     AppendFinish(json, choices[i].finish, choices[i].stop_reason);
+    if (!is_chat_ && !choices[i].prompt_logprobs.empty()) {
+      json.Key("prompt_logprobs").Raw(choices[i].prompt_logprobs);
+    }
     json.EndObject();
   }
   CloseDocument(out, &usage);
+  if (is_chat_ && !choices.empty() && !choices[0].prompt_logprobs.empty()) {
+    // A chat has one prompt, so it stands beside the choices.
+    out.pop_back();
+    out += ",\"prompt_logprobs\":";
+    out += choices[0].prompt_logprobs;
+    out += '}';
+  }
   return out;
 }
 

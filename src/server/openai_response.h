@@ -25,6 +25,8 @@ struct ChoiceResult {
   std::string text;
   FinishReason finish = FinishReason::kStop;
   StopReason stop_reason;
+  std::string logprobs = "null";  // JSON, see logprobs_json.h
+  std::string prompt_logprobs;    // JSON; "" where not asked for
 };
 
 // Writes the chunks and the response of one request. The part that never changes (id, object, created, model)
@@ -37,7 +39,9 @@ class ResponseWriter {
   // Stream events, "data: " to the empty line. `usage` null: none in this chunk.
   [[nodiscard]] std::string RoleEvent(int32_t index,
                                       const Usage* usage) const;  // chat: the first of a choice
-  [[nodiscard]] std::string TextEvent(int32_t index, std::string_view text, const Usage* usage) const;
+  // `logprobs`: JSON.
+  [[nodiscard]] std::string TextEvent(int32_t index, std::string_view text, std::string_view logprobs,
+                                      const Usage* usage) const;
   [[nodiscard]] std::string FinishEvent(int32_t index, FinishReason finish, const StopReason& stop_reason,
                                         const Usage* usage) const;
   [[nodiscard]] std::string UsageEvent(const Usage& usage) const;

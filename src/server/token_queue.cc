@@ -22,6 +22,17 @@ class TokenQueue::Sink final : public TokenSink {
     event.generation = generation_;
     event.choice = choice_;
     event.token = token;
+    event.logprobs = std::move(logprobs_);
+    queue_.Push(std::move(event));
+  }
+  void OnLogprobs(TokenLogprobs logprobs) override {
+    logprobs_ = std::make_unique<TokenLogprobs>(std::move(logprobs));
+  }
+  void OnPromptLogprobs(std::vector<TokenLogprobs> logprobs) override {
+    TokenEvent event;
+    event.generation = generation_;
+    event.choice = choice_;
+    event.prompt_logprobs = std::make_unique<std::vector<TokenLogprobs>>(std::move(logprobs));
     queue_.Push(std::move(event));
   }
   void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
@@ -30,6 +41,7 @@ class TokenQueue::Sink final : public TokenSink {
     event.choice = choice_;
     event.reason = reason;
     event.stop_token = stop_token;
+    event.logprobs = std::move(logprobs_);
     if (error != nullptr) event.error = std::make_unique<Error>(*error);
     queue_.Push(std::move(event));
   }
@@ -38,6 +50,7 @@ class TokenQueue::Sink final : public TokenSink {
   TokenQueue& queue_;
   const GenerationId generation_;
   const int32_t choice_;
+  std::unique_ptr<TokenLogprobs> logprobs_;  // of the token that comes next
 };
 
 std::unique_ptr<TokenSink> TokenQueue::MakeSink(GenerationId generation, int32_t choice) {

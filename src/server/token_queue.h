@@ -20,7 +20,10 @@ using GenerationId = uint64_t;
 struct TokenEvent {
   GenerationId generation = 0;
   int32_t choice = 0;
-  std::optional<int32_t> token;        // set: one token
+  std::optional<int32_t> token;  // set: one token
+  // Of `token` or `stop_token`, and of the prompt (an event of its own), where they are wanted.
+  std::unique_ptr<TokenLogprobs> logprobs;
+  std::unique_ptr<std::vector<TokenLogprobs>> prompt_logprobs;
   std::optional<FinishReason> reason;  // set: the sequence ended
   std::optional<int32_t> stop_token;   // the generated id that ended it; no text
   std::unique_ptr<Error> error;        // with kError

@@ -147,7 +147,7 @@ class WithTheOpenAiClient(unittest.TestCase):
             self.complete(model="nobody")
         self.assertEqual((caught.exception.param, caught.exception.type), ("model", "NotFoundError"))
         self.assertTrue(caught.exception.request_id)
-        for field, value in (("temperature", -1), ("logprobs", 5), ("echo", True), ("max_tokens", 5000)):
+        for field, value in (("temperature", -1), ("logprobs", 21), ("echo", "yes"), ("max_tokens", 5000)):
             with self.assertRaises(openai.BadRequestError, msg=field) as caught:
                 self.complete(**{field: value})
             self.assertEqual(caught.exception.param, field)

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -81,6 +82,22 @@ class FakeEngine final : public Engine {
   }
   const EngineOptions& options() const override { return options_; }
 
+  // The distribution before every token: the token itself has probability 1/2, then come the ids after it,
+  // each half as likely as the one before; ids that are multiples of 10 are second to the one after them, and
+  // id 13 is impossible.
+  [[nodiscard]] static TokenLogprobs Scores(int32_t token, int32_t num_top) {
+    constexpr float kHalf = -0.6931472f;
+    const bool is_best = token % 10 != 0;
+    TokenLogprobs scores{
+        .token = token, .logprob = is_best ? kHalf : 2 * kHalf, .rank = is_best ? 1 : 2, .top = {}};
+    if (token == 13) scores.logprob = -std::numeric_limits<float>::infinity();
+    for (int32_t i = 0; i < num_top; ++i) {
+      const int32_t id = is_best ? token + i : token + (i == 0 ? 1 : i == 1 ? 0 : i);
+      scores.top.push_back({.id = id, .logprob = static_cast<float>(i + 1) * kHalf});
+    }
+    return scores;
+  }
+
   // While paused no step runs, except to end aborted sequences.
   void Pause(bool paused) {
     const std::lock_guard lock(mutex_);
@@ -154,6 +171,14 @@ class FakeEngine final : public Engine {
       const Error error{ErrorCode::kInternal, "the step failed", ""};
       return finish(FinishReason::kError, {}, &error);
     }
+    if (sampling.prompt_logprobs && s.num_tokens == 0) {
+      std::vector<TokenLogprobs> scores;
+      for (size_t i = 1; i < s.request.prompt.size(); ++i) {
+        scores.push_back(Scores(s.request.prompt[i], *sampling.prompt_logprobs));
+      }
+      s.request.sink->OnPromptLogprobs(std::move(scores));
+    }
+    if (sampling.logprobs) s.request.sink->OnLogprobs(Scores(token, *sampling.logprobs));
     ++s.num_tokens;
     ++generated_;
     const bool may_end = s.num_tokens > sampling.min_tokens;

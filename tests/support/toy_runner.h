@@ -32,6 +32,7 @@ struct ToyLog {
   int64_t tokens = 0;
   int32_t max_seqs = 0;
   int32_t max_step_tokens = 0;
+  int64_t scored_rows = 0, max_scored_rows = 0;  // of Logits; the largest single call
 };
 
 struct ToyOptions {
@@ -69,18 +70,39 @@ class ToyRunner : public StepRunner {
     size_t next = 0;
     ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
       if (next == batch.logit_rows.size() || batch.logit_rows[next] != row) return;
-      const uint64_t state = Fold(layer2_, batch, seq, position);
-      for (int64_t id = 0; id < options_.vocab_size; ++id) {
-        // Sixteen bits of hash as a logit in [-4, 4): all distinct enough, none near-tied across runs.
-        const uint64_t bits = Mix(state, static_cast<uint64_t>(id)) & 0xFFFFu;
-        *logits.At(static_cast<int64_t>(next), id) = static_cast<float>(bits) / 8192.0f - 4.0f;
-      }
+      WriteRow(batch, seq, position, logits.At(static_cast<int64_t>(next)));
       ++next;
     });
     return {};
   }
+  Status Logits(const StepBatch& batch, std::span<const int32_t> rows, View<float, 2> logits) override {
+    if (logits.shape[0] != std::ssize(rows)) return Fail(ErrorCode::kInternal, "bad rows");
+    for (int64_t i = 0; i < std::ssize(rows); ++i) {
+      bool found = false;
+      ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
+        if (row != rows[static_cast<size_t>(i)]) return;
+        WriteRow(batch, seq, position, logits.At(i));
+        found = true;
+      });
+      if (!found) return Fail(ErrorCode::kInternal, "bad rows");
+    }
+    if (options_.log != nullptr) {
+      options_.log->scored_rows += std::ssize(rows);
+      options_.log->max_scored_rows = std::max<int64_t>(options_.log->max_scored_rows, std::ssize(rows));
+    }
+    return {};
+  }
 
  private:
+  void WriteRow(const StepBatch& batch, int seq, int32_t position, float* logits) const {
+    const uint64_t state = Fold(layer2_, batch, seq, position);
+    for (int64_t id = 0; id < options_.vocab_size; ++id) {
+      // Sixteen bits of hash as a logit in [-4, 4): all distinct enough, none near-tied across runs.
+      const uint64_t bits = Mix(state, static_cast<uint64_t>(id)) & 0xFFFFu;
+      logits[id] = static_cast<float>(bits) / 8192.0f - 4.0f;
+    }
+  }
+
   template <class Fn>
   static void ForEachRow(const StepBatch& batch, Fn&& fn) {
     for (int seq = 0; seq < batch.num_seqs(); ++seq) {
