@@ -89,7 +89,8 @@ Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tab
                                            "block_tables")
                                .error());
   }
-  const VisibleKeys first = VisibleKeysOf(MaskOf(spec), kv_len - q_len, kv_len);
+  // Rows before the first key (q_len > kv_len) see nothing, or from key 0 on, as the row at 0 does.
+  const VisibleKeys first = VisibleKeysOf(MaskOf(spec), std::max(kv_len - q_len, 0), kv_len);
   const VisibleKeys last = VisibleKeysOf(MaskOf(spec), kv_len - 1, kv_len);
   int32_t highest = -1;
   const auto scan = [&](int32_t key_begin, int32_t key_end) -> Status {

@@ -240,6 +240,24 @@ TEST(Plan, NamesTheSequenceWhoseLengthsOrTableAreWrong) {
   EXPECT_EQ(error().message, "owned sequence 1 after 2, expected ascending ids below 3");
 }
 
+// Found by fuzzing: with more rows than keys and chunks the first row sees nothing, and no entry was looked
+// at.
+TEST(Plan, ChecksEveryEntryThatRowsBehindAnEmptyOneRead) {
+  AttentionSpec spec = MakeSpec(2, 1, 32);
+  spec.block_size = 1;
+  spec.chunk = 1;
+  for (const bool causal : {true, false}) {
+    spec.causal = causal;
+    for (int entry = 0; entry < 3; ++entry) {
+      AttentionBatch batch(spec, {9}, {3});
+      batch.block_ids(0)[entry] = -1;
+      const auto plan = PlanAttention(AttentionRouter::Create(ThisCpu()).value(), spec, batch.lengths(), 1);
+      ASSERT_FALSE(plan) << entry;
+      EXPECT_EQ(plan.error().field, "block_tables");
+    }
+  }
+}
+
 TEST(Plan, IgnoresTableEntriesThatTheWindowHasLeftBehind) {
   AttentionSpec spec = MakeSpec(2, 1, 16);
   spec.window_left = 3;
