@@ -45,6 +45,8 @@ void MakeSampleJobs(const StepPlan& plan, View<float, 2> logits, std::vector<Sam
                   .seed = seq.seed,
                   .position = seq.known(),
                   .banned = {},
+                  .tokens = seq.tokens,
+                  .prompt_len = seq.prompt_len,
                   .logprobs = sampling.logprobs ? &seq.newest_logprobs : nullptr};
     if (seq.generated() < sampling.min_tokens) {
       job.banned[0] = sampling.stop_token_ids;

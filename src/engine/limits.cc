@@ -34,6 +34,22 @@ Status CheckSampling(const SamplingParams& s) {
   if (!(s.min_p >= 0 && s.min_p <= 1)) {
     return Invalid("min_p", fmt::format("min_p {} is out of range [0, 1]", s.min_p));
   }
+  if (!(s.typical_p > 0 && s.typical_p <= 1)) {
+    return Invalid("typical_p", fmt::format("typical_p {} is out of range (0, 1]", s.typical_p));
+  }
+  if (!(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty))) {
+    return Invalid("repetition_penalty",
+                   fmt::format("repetition_penalty {} is not a number > 0", s.repetition_penalty));
+  }
+  for (const auto& [name, value] : {std::pair("presence_penalty", s.presence_penalty),
+                                    std::pair("frequency_penalty", s.frequency_penalty)}) {
+    if (!std::isfinite(value)) return Invalid(name, fmt::format("{} {} is not finite", name, value));
+  }
+  for (const IdBias& bias : s.logit_bias) {
+    if (!std::isfinite(bias.bias)) {
+      return Invalid("logit_bias", fmt::format("logit_bias of id {} is {}, not finite", bias.id, bias.bias));
+    }
+  }
   for (const auto& [name, value] :
        {std::pair("logprobs", s.logprobs), std::pair("prompt_logprobs", s.prompt_logprobs)}) {
     if (value && (*value < 0 || *value > kMaxTopLogprobs)) {
@@ -86,6 +102,14 @@ Status CheckRequest(const Request& request, const EngineOptions& options) {
   ATTEST_RETURN_IF_ERROR(CheckIds("prompt", request.prompt, options.vocab_size));
   ATTEST_RETURN_IF_ERROR(CheckIds("eos_ids", request.eos_ids, options.vocab_size));
   ATTEST_RETURN_IF_ERROR(CheckIds("stop_token_ids", sampling.stop_token_ids, options.vocab_size));
+  ATTEST_RETURN_IF_ERROR(CheckIds("allowed_token_ids", sampling.allowed_token_ids, options.vocab_size));
+  for (const IdBias& bias : sampling.logit_bias) {
+    ATTEST_RETURN_IF_ERROR(CheckIds("logit_bias", {bias.id}, options.vocab_size));
+  }
+  for (const std::vector<int32_t>& word : sampling.bad_words) {
+    if (word.empty()) return Invalid("bad_words", "bad_words holds a word of 0 tokens");
+    ATTEST_RETURN_IF_ERROR(CheckIds("bad_words", word, options.vocab_size));
+  }
   ATTEST_RETURN_IF_ERROR(CheckSampling(sampling));
   if (prompt_len + sampling.max_tokens > options.max_model_len) {
     return Invalid(

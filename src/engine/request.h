@@ -15,13 +15,25 @@ namespace attest {
 
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+struct IdBias {
+  int32_t id = 0;
+  float bias = 0;
+};
+
 struct SamplingParams {
-  float temperature = 1.0f;          // < 1e-5 means greedy
-  int32_t top_k = 0;                 // 0: off
-  float top_p = 1.0f;                // (0, 1]
-  float min_p = 0.0f;                // [0, 1]
-  std::optional<int64_t> seed = {};  // unset: the engine draws one
-  int32_t max_tokens = 16;           // >= 1, generated tokens
+  float temperature = 1.0f;  // < 1e-5 means greedy
+  int32_t top_k = 0;         // 0: off
+  float top_p = 1.0f;        // (0, 1]
+  float min_p = 0.0f;        // [0, 1]
+  float typical_p = 1.0f;    // (0, 1]
+  // Of ids that came before: in prompt or output, > 0, 1 is off; in the output, once or per time, 0 is off.
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f, frequency_penalty = 0.0f;
+  std::vector<IdBias> logit_bias = {};               // added to the logits; each id at most once
+  std::vector<int32_t> allowed_token_ids = {};       // nothing else can be drawn; empty: all ids can
+  std::vector<std::vector<int32_t>> bad_words = {};  // runs of ids that the output never holds; none empty
+  std::optional<int64_t> seed = {};                  // unset: the engine draws one
+  int32_t max_tokens = 16;                           // >= 1, generated tokens
   int32_t min_tokens = 0;  // ids that would end the sequence cannot be drawn before this many tokens
   bool ignore_eos = false;
   // Logprobs of each generated token, and of each prompt token but the first: the token's own and those of so

@@ -218,6 +218,36 @@ void Sampler::Keep(std::span<const float> logits, float max_logit, const Samplin
     kept_.resize(k);
   }
   if (params.top_p < 1.0f) KeepTopP(temperature, params.top_p, max_logit);
+  if (params.typical_p < 1.0f) KeepTypical(temperature, params.typical_p, max_logit);
+}
+
+// The ids whose surprise is nearest to the expected one (Meister et al., 2022), until their mass reaches
+// typical_p of what is kept.
+void Sampler::KeepTypical(double temperature, double typical_p, float max_logit) {
+  std::sort(kept_.begin(), kept_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  const double max_scaled = max_logit / temperature;
+  typical_.clear();
+  double total = 0;
+  for (const Candidate& c : kept_) {
+    const double below = c.logit / temperature - max_scaled;
+    typical_.push_back({.candidate = c, .mass = std::exp(below), .distance = below});
+    total += typical_.back().mass;
+  }
+  const double log_total = std::log(total);
+  double entropy = 0;
+  for (const Typical& t : typical_) entropy += t.mass / total * (log_total - t.distance);
+  for (Typical& t : typical_) t.distance = std::abs(log_total - t.distance - entropy);
+  std::sort(typical_.begin(), typical_.end(), [](const Typical& a, const Typical& b) {
+    return a.distance < b.distance || (a.distance == b.distance && a.candidate.id < b.candidate.id);
+  });
+  const double wanted = typical_p * total;
+  kept_.clear();
+  double reached = 0;
+  for (const Typical& t : typical_) {
+    if (reached >= wanted) break;
+    kept_.push_back(t.candidate);
+    reached += t.mass;
+  }
 }
 
 // The shortest run of the descending order whose mass reaches top_p of the whole. A histogram of mass over
@@ -284,15 +314,20 @@ Expected<int32_t> Sampler::Sample(const SampleJob& job) {
 }
 
 Expected<int32_t> Sampler::Choose(const SampleJob& job) {
+  const SamplingParams& params = *job.params;
+  if (LogitAdjuster::IsNeeded(params)) {
+    // A NaN at an id that a mask takes away must not pass unseen.
+    ATTEST_RETURN_IF_ERROR(LargestLogit(job.logits, job.position));
+    adjuster_.Apply(params, job.tokens, job.prompt_len, job.logits);
+  }
   for (const std::span<const int32_t> ids : job.banned) {
     for (const int32_t id : ids) job.logits[static_cast<size_t>(id)] = -kInf;
   }
   ATTEST_ASSIGN_OR_RETURN(const float max, LargestLogit(job.logits, job.position));
-  const SamplingParams& params = *job.params;
   if (params.temperature < kGreedyTemperature) return FirstIndexOf(job.logits, max);
 
   GumbelRace race(job);
-  if (params.min_p > 0 || params.top_p < 1.0f || params.top_k > 0) {
+  if (params.min_p > 0 || params.top_p < 1.0f || params.top_k > 0 || params.typical_p < 1.0f) {
     Keep(job.logits, max, params);
     race.Run(kept_);
   } else {

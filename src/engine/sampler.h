@@ -1,9 +1,10 @@
 // From a row of logits to a token id. docs/sampling.md states the algorithm exactly, with test vectors:
 // anyone who has the logits, the seed and the position can recompute every draw.
 //
-// Raw logits -> banned ids -> temperature -> min_p -> top_k -> top_p -> draw. The draw is Gumbel-max: the
-// kept id with the largest logit / temperature + g(seed, position, id), where g comes from a counter-based
-// generator and so depends on nothing else: not on the batch, the step, the chunking or the thread.
+// Raw logits -> allowed ids -> bad words -> banned ids -> bias -> penalties -> temperature -> min_p -> top_k
+// -> top_p -> typical_p -> draw. The draw is Gumbel-max: the kept id with the largest logit / temperature +
+// g(seed, position, id), where g comes from a counter-based generator and so depends on nothing else: not on
+// the batch, the step, the chunking or the thread.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/thread_team.h"
+#include "engine/logit_adjuster.h"
 #include "engine/request.h"
 
 namespace attest {
@@ -34,6 +36,8 @@ struct SampleJob {
   int64_t seed = 0;
   int32_t position = 0;                            // of the token to choose, in its sequence
   std::array<std::span<const int32_t>, 2> banned;  // ids that must not be chosen, in range
+  std::span<const int32_t> tokens = {};            // the sequence so far, for penalties and bad words
+  int32_t prompt_len = 0;                          // of `tokens`
   TokenLogprobs* logprobs = nullptr;               // filled for the chosen token when not null
 };
 
@@ -60,8 +64,16 @@ class Sampler {
   Expected<int32_t> Choose(const SampleJob& job);
   void Keep(std::span<const float> logits, float max_logit, const SamplingParams& params);
   void KeepTopP(double temperature, double top_p, float max_logit);
+  void KeepTypical(double temperature, double typical_p, float max_logit);
 
+  struct Typical {
+    Candidate candidate;
+    double mass;      // e^(x - max(x))
+    double distance;  // x - max(x), then how far the surprise is from the expected one
+  };
+  LogitAdjuster adjuster_;
   std::vector<Candidate> kept_;
+  std::vector<Typical> typical_;
   std::vector<float> raw_;  // the row before it is changed, where logprobs are wanted
 };
 

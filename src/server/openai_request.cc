@@ -9,6 +9,7 @@
 
 #include "server/chat_messages.h"
 #include "server/json_fields.h"
+#include "server/logit_fields.h"
 
 namespace attest {
 namespace {
@@ -36,12 +37,6 @@ Status RefuseUnsupported(const JsonFields& fields, const json& body) {
   };
   static const Rule rules[] = {
       {"suffix", {"\"\""}},
-      {"presence_penalty", {"0"}},
-      {"frequency_penalty", {"0"}},
-      {"repetition_penalty", {"1"}},
-      {"logit_bias", {"{}"}},
-      {"bad_words", {"[]"}},
-      {"allowed_token_ids", {}},
       {"logits_processors", {"[]"}},
       {"use_beam_search", {"false"}},
       {"truncate_prompt_tokens", {}},
@@ -174,6 +169,11 @@ Status ReadSampling(const JsonFields& fields, const CallLimits& limits, Generati
   }
   ATTEST_ASSIGN_OR_RETURN(const auto min_p, fields.Number("min_p", 0, 1));
   Set(sampling.min_p, min_p);
+  ATTEST_ASSIGN_OR_RETURN(const auto typical_p, fields.Number("typical_p", 0, 1));
+  Set(sampling.typical_p, typical_p);
+  if (sampling.typical_p <= 0.0f) {
+    return Fail(ErrorCode::kInvalidArgument, "typical_p must be a number in (0, 1], not 0", "typical_p");
+  }
   ATTEST_ASSIGN_OR_RETURN(const auto top_k, fields.Int("top_k", -1, std::numeric_limits<int32_t>::max()));
   if (top_k) sampling.top_k = static_cast<int32_t>(std::max<int64_t>(*top_k, 0));  // -1 is off, as 0
   ATTEST_ASSIGN_OR_RETURN(const auto seed, fields.Int("seed", std::numeric_limits<int64_t>::min(),
@@ -182,7 +182,7 @@ Status ReadSampling(const JsonFields& fields, const CallLimits& limits, Generati
   ATTEST_ASSIGN_OR_RETURN(const auto ignore_eos, fields.Bool("ignore_eos"));
   Set(sampling.ignore_eos, ignore_eos);
   ATTEST_ASSIGN_OR_RETURN(sampling.stop_token_ids, fields.Ids("stop_token_ids", limits.vocab_size));
-  return {};
+  return ReadLogitFields(fields, limits, sampling);
 }
 
 // Everything but the prompt.

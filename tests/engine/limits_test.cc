@@ -1,5 +1,6 @@
 #include "engine/limits.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -84,6 +85,31 @@ TEST(Limits, NameTheFieldTheValueAndTheLimit) {
             "stop_token_ids: stop_token_ids[1] is 100, not a token id in [0, 100)");
   EXPECT_EQ(Refusal([](Request& r) { r.eos_ids = {-7}; }),
             "eos_ids: eos_ids[0] is -7, not a token id in [0, 100)");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.logprobs = 21; }),
+            "logprobs: logprobs 21 is out of range [0, 20]");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.prompt_logprobs = -1; }),
+            "prompt_logprobs: prompt_logprobs -1 is out of range [0, 20]");
+  for (const float bad : {0.0f, -1.0f, 1.5f, kNan}) {
+    EXPECT_EQ(Refusal([bad](Request& r) { r.sampling.typical_p = bad; }).substr(0, 10), "typical_p:") << bad;
+  }
+  for (const float bad : {0.0f, -1.0f, kNan, kInf}) {
+    EXPECT_EQ(Refusal([bad](Request& r) { r.sampling.repetition_penalty = bad; }),
+              fmt::format("repetition_penalty: repetition_penalty {} is not a number > 0", bad));
+  }
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.presence_penalty = kInf; }),
+            "presence_penalty: presence_penalty inf is not finite");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.frequency_penalty = kNan; }),
+            "frequency_penalty: frequency_penalty nan is not finite");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.logit_bias = {{.id = 5, .bias = kInf}}; }),
+            "logit_bias: logit_bias of id 5 is inf, not finite");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.logit_bias = {{.id = 100, .bias = 1}}; }),
+            "logit_bias: logit_bias[0] is 100, not a token id in [0, 100)");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.allowed_token_ids = {-1}; }),
+            "allowed_token_ids: allowed_token_ids[0] is -1, not a token id in [0, 100)");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.bad_words = {{1}, {}}; }),
+            "bad_words: bad_words holds a word of 0 tokens");
+  EXPECT_EQ(Refusal([](Request& r) { r.sampling.bad_words = {{1, 100}}; }),
+            "bad_words: bad_words[1] is 100, not a token id in [0, 100)");
   EXPECT_EQ(Refusal([](Request& r) { r.sink.reset(); }), "sink: the request has no sink");
 }
 

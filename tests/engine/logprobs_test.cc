@@ -6,21 +6,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 #include <random>
 
 #include "engine/engine.h"
 #include "engine/sampler.h"
-#include "tests/support/toy_runner.h"
+#include "tests/engine/recorded_request.h"
 
 namespace attest::testing {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr int64_t kVocab = 97;
-
 // The definition, in double, by sorting.
 TokenLogprobs Plain(const std::vector<float>& row, int32_t token, int32_t num_top) {
   double sum = 0;
@@ -104,86 +100,6 @@ TEST(Sampler, LogprobsAreThoseOfTheRawLogits) {
   EXPECT_EQ(*token, 3);  // the ban counts for the choice, not for the logprobs
   ExpectSame(scores, Plain(raw, 3, 2));
   EXPECT_EQ(scores.rank, 2);
-}
-
-// What one request got.
-struct Record {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<int32_t> tokens;
-  std::vector<TokenLogprobs> logprobs, prompt;
-  int prompt_events = 0;
-  std::optional<int32_t> stop_token;
-  std::optional<FinishReason> reason;
-  std::string error;
-
-  void Wait() {
-    std::unique_lock lock(mutex);
-    ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [this] { return reason.has_value(); }));
-  }
-};
-
-class RecordSink final : public TokenSink {
- public:
-  explicit RecordSink(std::shared_ptr<Record> record) : record_(std::move(record)) {}
-  void OnToken(int32_t token) override {
-    const std::lock_guard lock(record_->mutex);
-    record_->tokens.push_back(token);
-  }
-  void OnLogprobs(TokenLogprobs logprobs) override {
-    const std::lock_guard lock(record_->mutex);
-    EXPECT_EQ(record_->tokens.size(), record_->logprobs.size());  // right before its token
-    record_->logprobs.push_back(std::move(logprobs));
-  }
-  void OnPromptLogprobs(std::vector<TokenLogprobs> logprobs) override {
-    const std::lock_guard lock(record_->mutex);
-    EXPECT_TRUE(record_->tokens.empty() && record_->logprobs.empty());
-    ++record_->prompt_events;
-    record_->prompt = std::move(logprobs);
-  }
-  void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
-    const std::lock_guard lock(record_->mutex);
-    record_->stop_token = stop_token;
-    if (error != nullptr) record_->error = error->message;
-    record_->reason = reason;
-    record_->changed.notify_all();
-  }
-
- private:
-  std::shared_ptr<Record> record_;
-};
-
-std::vector<int32_t> RandomPrompt(uint32_t seed, size_t length) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> prompt(length);
-  for (int32_t& id : prompt) id = static_cast<int32_t>(random() % kVocab);
-  return prompt;
-}
-
-// Logits of every row of `tokens`, from one step that computes all of them.
-std::vector<std::vector<float>> AllRows(const std::vector<int32_t>& tokens) {
-  constexpr int kBlock = 8;
-  const auto length = static_cast<int32_t>(tokens.size());
-  StepBatch batch;
-  batch.tokens = tokens;
-  batch.q_begin = *CuSeqlens::FromLengths(std::vector<int32_t>{length});
-  batch.kv_len = {length};
-  batch.block_ids_per_seq = (length + kBlock - 1) / kBlock;
-  for (int32_t i = 0; i < batch.block_ids_per_seq; ++i) batch.block_ids.push_back(i + 1);
-  for (int32_t t = 0; t < length; ++t) {
-    batch.positions.push_back(t);
-    batch.slots.push_back(kBlock + t);
-    batch.logit_rows.push_back(t);
-  }
-  ToyRunner runner({.num_blocks = 64, .block_size = kBlock, .vocab_size = kVocab});
-  std::vector<float> flat(tokens.size() * kVocab);
-  EXPECT_TRUE(runner.Run(batch, View<float, 2>::Dense(flat.data(), {length, kVocab})));
-  std::vector<std::vector<float>> rows;
-  for (size_t t = 0; t < tokens.size(); ++t) {
-    rows.emplace_back(flat.begin() + static_cast<int64_t>(t * kVocab),
-                      flat.begin() + static_cast<int64_t>((t + 1) * kVocab));
-  }
-  return rows;
 }
 
 void ExpectRight(const std::vector<int32_t>& prompt, const Record& record, int32_t num_top,

@@ -305,11 +305,68 @@ TEST(Sampler, BatchesSampleTheSameOnAnyNumberOfThreads) {
   }
 }
 
+// A line with masks, a bias, penalties and filters: recorded from the Python of docs/sampling.md.
+void CheckChange(std::istream& words, const std::string& line) {
+  const auto number = [&] {
+    std::string word;  // a stream does not read "-inf"
+    words >> word;
+    return static_cast<float>(std::stod(word));
+  };
+  const auto integer = [&] {
+    int64_t value = 0;
+    words >> value;
+    return value;
+  };
+  const auto ids = [&] {
+    Ids list(static_cast<size_t>(integer()));
+    for (int32_t& id : list) id = static_cast<int32_t>(integer());
+    return list;
+  };
+  const int64_t seed = integer();
+  SamplingParams params;
+  params.temperature = number();
+  params.top_k = static_cast<int32_t>(integer());
+  params.top_p = number();
+  params.min_p = number();
+  params.typical_p = number();
+  params.repetition_penalty = number();
+  params.frequency_penalty = number();
+  params.presence_penalty = number();
+  const int64_t token = integer();
+  Ids tokens = ids();
+  const auto prompt_len = static_cast<int32_t>(tokens.size());
+  const Ids output = ids();
+  tokens.insert(tokens.end(), output.begin(), output.end());
+  params.allowed_token_ids = ids();
+  const Ids banned = ids();
+  for (int64_t left = integer(); left > 0; --left) params.bad_words.push_back(ids());
+  for (int64_t left = integer(); left > 0; --left) {
+    const auto id = static_cast<int32_t>(integer());
+    params.logit_bias.push_back({.id = id, .bias = number()});
+  }
+  std::vector<float> row(static_cast<size_t>(integer()));
+  for (float& logit : row) logit = number();
+  ASSERT_TRUE(words) << line;
+  Sampler sampler;
+  for (int repeat = 0; repeat < 2; ++repeat) {  // nothing is left behind in the scratch memory
+    std::vector<float> logits = row;
+    const auto got = sampler.Sample({.logits = logits,
+                                     .params = &params,
+                                     .seed = seed,
+                                     .position = static_cast<int32_t>(tokens.size()),
+                                     .banned = {banned, {}},
+                                     .tokens = tokens,
+                                     .prompt_len = prompt_len});
+    ASSERT_TRUE(got) << line;
+    EXPECT_EQ(*got, token) << line;
+  }
+}
+
 TEST(Sampler, ReproducesTheRecordedVectors) {
   std::ifstream in(std::string(ATTEST_SOURCE_DIR) + "/tests/data/engine/sampling_vectors.txt");
   ASSERT_TRUE(in.is_open());
   std::string line;
-  int philox = 0, gumbel = 0, draws = 0;
+  int philox = 0, gumbel = 0, draws = 0, changes = 0;
   while (std::getline(in, line)) {
     std::istringstream words(line);
     std::string kind;
@@ -327,6 +384,9 @@ TEST(Sampler, ReproducesTheRecordedVectors) {
       words >> seed >> position >> id >> g;
       EXPECT_NEAR(GumbelNoise(seed, position, id), g, 1e-14 * std::abs(g)) << line;
       ++gumbel;
+    } else if (kind == "change") {
+      CheckChange(words, line.substr(0, 80));
+      ++changes;
     } else {
       ASSERT_EQ(kind, "draw");
       int64_t seed = 0;
@@ -346,6 +406,36 @@ TEST(Sampler, ReproducesTheRecordedVectors) {
   EXPECT_GE(philox, 3);
   EXPECT_GE(gumbel, 6);
   EXPECT_GE(draws, 50);
+  EXPECT_GE(changes, 70);
+}
+
+TEST(Sampler, AMaskDoesNotHideARowThatAKernelDidNotWrite) {
+  SamplingParams params = Params(0);
+  params.allowed_token_ids = {0};
+  EXPECT_FALSE(Sample({1, kNan, 2}, params));
+  EXPECT_EQ(*Sample({1, 5, 2}, params), 0);
+}
+
+TEST(Sampler, NothingLeftToDrawIsAnError) {
+  SamplingParams params = Params(1);
+  params.allowed_token_ids = {1};
+  EXPECT_FALSE(Sample({1, 2, 3}, params, 0, 0, {1}));
+}
+
+// Probabilities 0.5, 0.25, 0.125, 0.125: the entropy is 1.75 bits, so the id of 0.25 (2 bits) is the most
+// typical, then those of 0.5 (1 bit), then the others (3 bits).
+TEST(Sampler, TypicalPKeepsWhatIsAsSurprisingAsExpected) {
+  const auto logit = [](double p) { return static_cast<float>(std::log(p)); };
+  const std::vector<float> row{logit(0.125), logit(0.5), logit(0.125), logit(0.25)};
+  const auto kept = [&](float p) {
+    SamplingParams params = Params(1);
+    params.typical_p = p;
+    return Kept(row, params);
+  };
+  EXPECT_EQ(kept(0.2f), (Ids{3}));
+  EXPECT_EQ(kept(0.3f), (Ids{1, 3}));
+  EXPECT_EQ(kept(0.8f), (Ids{0, 1, 3}));  // of equal distances the lower id
+  EXPECT_EQ(kept(0.9f), (Ids{0, 1, 2, 3}));
 }
 
 // CPU time per row at a vocabulary of 151,936; printed, not judged.

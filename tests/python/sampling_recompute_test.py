@@ -57,12 +57,61 @@ def record(scope):
         token = scope["sample"](logits, seed, position, temperature, top_k, top_p, min_p)
         row = " ".join(repr(value) for value in logits)
         lines.append(f"draw {seed} {position} {temperature!r} {top_k} {top_p!r} {min_p!r} {token} {size} {row}")
+    for case in range(80):
+        size = rng.choice([3, 20, 97])
+        logits = [round(rng.gauss(0, 2.0) * 256) / 256 for _ in range(size)]
+        if case % 6 == 0:
+            logits[rng.randrange(size)] = -math.inf
+        ids = lambda most: [rng.randrange(size) for _ in range(rng.randrange(most + 1))]  # noqa: E731
+        prompt, output = ids(12) or [0], ids(20)
+        allowed = sorted(set(ids(12) + [rng.randrange(size) for _ in range(6)])) if case % 4 == 0 else []
+        banned = ids(1) if size > 3 else []
+        words = [word for word in (ids(1) + output[-2:][:1] + ids(1), output[-1:] + [rng.randrange(size)]) if word]
+        words = words if case % 3 == 0 and size > 3 else []
+        bias = [(i, f32(rng.uniform(-4, 4))) for i in sorted(set(ids(5)))]
+        numbers = {"repetition": f32(rng.choice([1.0, 1.0, 1.3, 0.8])), "frequency": f32(rng.choice([0.0, 0.4, -1.1])),
+                   "presence": f32(rng.choice([0.0, 0.0, 1.5, -0.7]))}
+        seed, position = rng.choice([0, -5, 2**40 + 3]), len(prompt) + len(output)
+        temperature = f32(rng.choice([0.0, 0.7, 1.0, 1.5]))
+        filters = (rng.choice([0, 0, 10]), f32(rng.choice([1.0, 0.9])), f32(rng.choice([0.0, 0.05])),
+                   f32(rng.choice([1.0, 0.9, 0.5, 0.1])))
+        x = scope["change"](logits, prompt, output, allowed, words, banned, bias, **numbers)
+        if max(x) == -math.inf:
+            continue
+        token = scope["sample"](x, seed, position, temperature, *filters)
+        text = [seed, temperature, *filters, *numbers.values(), token]
+        for part in (prompt, output, allowed, banned):
+            text += [len(part), *part]
+        text.append(len(words))
+        for word in words:
+            text += [len(word), *word]
+        text.append(len(bias))
+        for pair in bias:
+            text += pair
+        lines.append("change " + " ".join(repr(value) for value in (*text, size, *logits)))
     VECTORS.parent.mkdir(parents=True, exist_ok=True)
     VECTORS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def recompute_change(scope, words):
+    seed, temperature = int(next(words)), float(next(words))
+    filters = (int(next(words)), float(next(words)), float(next(words)), float(next(words)))
+    repetition, frequency, presence = float(next(words)), float(next(words)), float(next(words))
+    token = int(next(words))
+
+    def ids():
+        return [int(next(words)) for _ in range(int(next(words)))]
+
+    prompt, output, allowed, banned = ids(), ids(), ids(), ids()
+    bad_words = [ids() for _ in range(int(next(words)))]
+    bias = [(int(next(words)), float(next(words))) for _ in range(int(next(words)))]
+    logits = [float(next(words)) for _ in range(int(next(words)))]
+    x = scope["change"](logits, prompt, output, allowed, bad_words, banned, bias, repetition, frequency, presence)
+    return scope["sample"](x, seed, len(prompt) + len(output), temperature, *filters), token
+
+
 def check(scope):
-    counts = {"philox": 0, "gumbel": 0, "draw": 0}
+    counts = {"philox": 0, "gumbel": 0, "draw": 0, "change": 0}
     for number, line in enumerate(VECTORS.read_text(encoding="utf-8").splitlines(), 1):
         kind, *words = line.split()
         counts[kind] += 1
@@ -72,6 +121,8 @@ def check(scope):
         elif kind == "gumbel":
             got, want = scope["gumbel"](*map(int, words[:3])), float(words[3])
             got = want if math.isclose(got, want, rel_tol=1e-14) else got
+        elif kind == "change":
+            got, want = recompute_change(scope, iter(words))
         else:
             seed, position, top_k, token = int(words[0]), int(words[1]), int(words[3]), int(words[6])
             logits = [float(word) for word in words[8:]]
