@@ -158,9 +158,14 @@ void ReadBatch(const attest_attention_batch& batch, const AttentionSpec& spec, a
                     fmt::format("{:#x}", reinterpret_cast<uintptr_t>(batch.block_tables)),
                     "aligned to 4 bytes");
   }
+  // Rows are copied at one width: a batch of one long and many empty rows must not ask for all memory.
+  reasons.Require(width * batch.num_seqs <= kMaxTableEntries, "block_tables",
+                  fmt::format("{} rows of {} entries", batch.num_seqs, width),
+                  fmt::format("<= {} entries in all", kMaxTableEntries));
   if (!reasons.empty()) return;
   plan->tables.assign(num_seqs * static_cast<size_t>(width), -1);
   for (size_t i = 0; i < num_seqs; ++i) {
+    if (plan->kv_len[i] == 0) continue;  // its row need not be there
     const int32_t* row = batch.block_tables + static_cast<int64_t>(i) * batch.block_table_stride;
     std::copy_n(row, entries_of(plan->kv_len[i]), plan->tables.begin() + static_cast<int64_t>(i) * width);
   }

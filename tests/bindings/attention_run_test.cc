@@ -99,6 +99,14 @@ TEST(AttentionC, BatchesWithoutRowsRun) {
     EXPECT_EQ(call.Run(), "");
     EXPECT_EQ(attest_attention_plan_num_routes(call.plan), 0);
   }
+  // Rows without keys need no table; found by fuzzing: an address was made from NULL.
+  AttentionBatch batch(MakeSpec(4, 2, 32), {1, 2}, {0, 0});
+  const AttentionBatch::Output output = batch.MakeOutput(7.0f);
+  CCall call(batch, output);
+  call.batch.block_tables = nullptr, call.batch.block_tables_count = 0, call.batch.block_table_stride = 99;
+  ASSERT_EQ(call.Plan(), "");
+  EXPECT_EQ(call.Run(), "");
+  EXPECT_EQ(batch.OutElement(output, 2, 3, 31), 0.0f);
 }
 
 TEST(AttentionC, OnePlanRunsAtTheSameTimeInSeveralWorkspaces) {
