@@ -221,8 +221,8 @@ void AddConform(CLI::App& app, ConformOptions& o) {
       ->check(CLI::Range(int64_t{0}, int64_t{10000000}));
   app.add_option("--minutes", o.minutes, "Keep drawing random problems until this much time has passed")
       ->check(CLI::Range(0.0, 10000.0));
-  app.add_option("--jobs", o.jobs, "Processes that run trials")
-      ->check(CLI::Range(1, 256))
+  app.add_option("--jobs", o.jobs, "Processes that run trials; 0 takes every CPU this process may use")
+      ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option("--time-limit", o.time_limit_s, "Seconds after which one trial counts as hanging")
       ->check(CLI::Range(0.1, 3600.0))

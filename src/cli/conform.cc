@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <thread>
 
-#include "base/check.h"
 #include "cli/commands.h"
 #include "conform/command_subject.h"
 #include "conform/library_subject.h"
@@ -59,7 +60,8 @@ conform::SuiteOptions SuiteOptionsOf(const ConformOptions& options) {
           .seed = options.seed,
           .random_cases = options.random_cases.value_or(options.quick ? 20 : 200),
           .minutes = options.minutes,
-          .workers = options.jobs,
+          .workers = options.jobs > 0 ? options.jobs
+                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())),
           .time_limit_s = options.time_limit_s,
           .failures_folder = options.failures};
 }

@@ -110,7 +110,7 @@ struct ConformOptions {
   uint64_t seed = 1;
   std::optional<int64_t> random_cases;
   double minutes = 0;
-  int jobs = 2;
+  int jobs = 0;  // processes; 0: one per CPU this process may use
   double time_limit_s = 20;
   std::string html, json, junit;
   std::string failures = "conform-failures";  // folder; "" writes no case files
