@@ -139,6 +139,26 @@ TEST(Edges, KeysOfScoreMinusInfinityWeighNothing) {
   }
 }
 
+// 130 to 420 below the maximum in log2 units, where the exponent of a weight leaves its eight bits.
+TEST(Edges, KeysFarBelowTheMaximumWeighNothing) {
+  AttentionSpec spec = MakeSpec(2, 1, 64);
+  spec.scale = 1.0f;
+  for (const bool wants_lse : {false, true}) {
+    spec.wants_lse = wants_lse;
+    AttentionBatch batch(spec, {1, 3, 60}, {200, 200, 200});
+    batch.FillQ([](int, int, int, int d) { return d == 3 ? 1.0f : 0.0f; });
+    batch.FillK([&](int, int key, int, int d) { return d == 3 && key > 0 ? -90.0f - key : 0.0f; });
+    batch.FillV([](int, int key, int, int) { return key == 0 ? 1.0f : 100.0f; });
+    for (const KernelEntry* entry : RunnableKernels()) {
+      const auto result = RunAttention(batch, ForcedWherePossible(*entry, spec));
+      ASSERT_TRUE(result) << result.error().message;
+      for (size_t row = 0; row < 128; ++row) {
+        ASSERT_EQ(result->out[row * 64 + 9], 1.0) << entry->contract.name << " row " << row;
+      }
+    }
+  }
+}
+
 // The window's left edge, far from the causal one: keys that the first rows of a tile see and its last do
 // not.
 TEST(Edges, ANanLeftOfTheWindowReachesTheRowsThatStillSeeItAndNoOther) {
@@ -283,6 +303,42 @@ TEST(Edges, TheFirstBlockPastThePoolIsRefused) {
   const Status status = ValidateParams(*plan, params);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().field, "block_tables");
+}
+
+TEST(Edges, ATableEntryPastThePoolIsRefusedByThePlan) {
+  AttentionBatch batch(MakeSpec(4, 2, 32), {3, 1}, {3, 40});
+  int32_t highest = batch.block_ids(0)[0];
+  for (int i = 0; i < 3; ++i) highest = std::max(highest, batch.block_ids(1)[i]);
+  const auto router = AttentionRouter::Create(ThisCpu()).value();
+  AttentionLengths lengths = batch.lengths();
+  lengths.block_tables.num_blocks = highest + 1;
+  EXPECT_TRUE(PlanAttention(router, batch.spec(), lengths, 1));
+  lengths.block_tables.num_blocks = highest;
+  const auto plan = PlanAttention(router, batch.spec(), lengths, 1);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().field, "block_tables");
+}
+
+TEST(Edges, AppendedFp8ValuesSaturate) {
+  std::vector<uint8_t> pages(2 * 2 * 8);
+  for (const auto& [dtype, largest] : {std::pair{DType::kF8E4M3, 448.0}, {DType::kF8E5M2, 57344.0}}) {
+    const PagedKv kv{.k = {pages.data(), 16, 8, 8},
+                     .v = {pages.data() + 16, 16, 8, 8},
+                     .dtype = dtype,
+                     .num_blocks = 1,
+                     .block_size = 1,
+                     .kv_heads = 2,
+                     .head_dim = 8,
+                     .v_head_dim = 8};
+    std::vector<float> k(16, 1e6f), v(16, -1e6f);
+    const std::vector<int64_t> slots{0};
+    AppendKvRows(View<const float, 3>::Dense(k.data(), {1, 2, 8}),
+                 View<const float, 3>::Dense(v.data(), {1, 2, 8}), slots, kv, 0, 1);
+    for (int i = 0; i < 16; ++i) {
+      EXPECT_EQ(ReferenceElement(pages.data(), dtype, i), largest);
+      EXPECT_EQ(ReferenceElement(pages.data(), dtype, 16 + i), -largest);
+    }
+  }
 }
 
 TEST(Edges, OffsetsOfContiguousKeysMustFit) {
