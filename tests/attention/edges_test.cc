@@ -341,6 +341,37 @@ TEST(Edges, AppendedFp8ValuesSaturate) {
   }
 }
 
+TEST(Edges, AppendedKAndVAreDividedByScalesOfTheirOwn) {
+  std::vector<float> pages(2 * 8), k(8, 24.0f), v(8, 30.0f);
+  const PagedKv kv{.k = {pages.data(), 8, 8, 8},
+                   .v = {pages.data() + 8, 8, 8, 8},
+                   .dtype = DType::kF32,
+                   .num_blocks = 1,
+                   .block_size = 1,
+                   .kv_heads = 1,
+                   .head_dim = 8,
+                   .v_head_dim = 8};
+  const std::vector<int64_t> slots{0};
+  const float k_scale = 4.0f, v_scale = 3.0f;
+  const auto rows = [](const std::vector<float>& from) {
+    return View<const std::byte, 3>{
+        .data = reinterpret_cast<const std::byte*>(from.data()), .shape = {1, 1, 8}, .stride = {8, 8, 1}};
+  };
+  EXPECT_EQ(AppendKvRows({.k = rows(k),
+                          .v = rows(v),
+                          .dtype = DType::kF32,
+                          .slots = slots,
+                          .k_scale = {&k_scale, 0, 0},
+                          .v_scale = {&v_scale, 0, 0},
+                          .seqs = {}},
+                         kv, 0, 1),
+            0);
+  for (size_t d = 0; d < 8; ++d) {
+    EXPECT_EQ(pages[d], 6.0f);
+    EXPECT_EQ(pages[8 + d], 10.0f);
+  }
+}
+
 TEST(Edges, OffsetsOfContiguousKeysMustFit) {
   AttentionSpec spec = MakeSpec(4, 2, 32);
   spec.layout = KvLayout::kContiguous;
