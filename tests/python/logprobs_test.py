@@ -6,6 +6,7 @@ lm_eval also wants that package and the task files in ../shared/data/lm_eval_tas
 skipped without them."""
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -95,23 +96,26 @@ class AgainstTransformers(unittest.TestCase):
 @unittest.skipUnless(importlib.util.find_spec("lm_eval"), "lm_eval is not installed")
 @unittest.skipUnless(TASKS.is_dir(), f"no task files in {TASKS}")
 class WithLmEval(unittest.TestCase):
-    """Multiple choice by log-likelihood, with the server's own tokenizer."""
+    """Log-likelihoods as lm_eval asks for them, with the server's own tokenizer."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--compute", "f32")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
 
     def run_task(self, task, *flags):
         with tempfile.TemporaryDirectory() as folder:
             for file in TASKS.glob("facts_*.yaml"):
-                text = file.read_text().replace("TASKS_DIR", str(TASKS))
-                pathlib.Path(folder, file.name).write_text(text)
-            server = Server("--compute", "f32")
-            try:
-                run = subprocess.run(
-                    [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args",
-                     f"model={NAME},base_url={server.url}/v1/completions,tokenizer_backend=remote,max_length=1024",
-                     "--include_path", folder, "--tasks", task, "--output_path", folder, *flags],
-                    env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_DATASETS_CACHE": folder},
-                    capture_output=True, text=True, timeout=600)
-            finally:
-                server.stop()
+                pathlib.Path(folder, file.name).write_text(file.read_text().replace("TASKS_DIR", str(TASKS)))
+            run = subprocess.run(
+                [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args",
+                 f"model={NAME},base_url={self.server.url}/v1/completions,tokenizer_backend=remote,max_length=1024",
+                 "--include_path", folder, "--tasks", task, "--output_path", folder, *flags],
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_DATASETS_CACHE": folder},
+                capture_output=True, text=True, timeout=600)
             self.assertEqual(run.returncode, 0, run.stdout[-2000:] + run.stderr[-4000:])
             (results,) = pathlib.Path(folder).rglob("results_*.json")
             return json.loads(results.read_text())["results"][task]
@@ -122,6 +126,20 @@ class WithLmEval(unittest.TestCase):
         print("facts_choice_local:", result["acc,none"], result["acc_norm,none"])
         self.assertEqual(result["acc,none"], 1.0)
         self.assertGreaterEqual(result["acc_norm,none"], 0.75)
+
+    def test_perplexity_is_that_of_the_prompt_logprobs(self):
+        documents = [json.loads(line) for line in (TASKS / "facts_choice.jsonl").read_text().splitlines()]
+        texts = [f"{d['question']} {d['choices'][d['answer']]}." for d in documents]
+        prompts = [post(self.server, "/tokenize", {"prompt": "<|im_start|>" + text, "add_special_tokens": False})["tokens"]
+                   for text in texts]
+        answer = post(self.server, "/v1/completions", {"prompt": prompts, "prompt_logprobs": 0, "max_tokens": 1})
+        total = 0.0
+        for choice, prompt in zip(answer["choices"], prompts):
+            total += sum(entry[str(token)]["logprob"] for entry, token in zip(choice["prompt_logprobs"][1:], prompt[1:]))
+        want = math.exp(-total / sum(len(text.split()) for text in texts))
+        got = self.run_task("facts_rolling_local", "--batch_size", "4")["word_perplexity,none"]
+        print("facts_rolling_local:", got, want)
+        self.assertAlmostEqual(got / want, 1.0, places=3)
 
 
 if __name__ == "__main__":

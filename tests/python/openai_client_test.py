@@ -142,6 +142,41 @@ class WithTheOpenAiClient(unittest.TestCase):
         self.assertEqual(len(set(first)), 3)
         self.assertEqual(texts(), first)
 
+    def test_logprobs_are_the_clients_types(self):
+        choice = self.complete(logprobs=2, max_tokens=4).choices[0]
+        logprobs = choice.logprobs
+        self.assertEqual("".join(logprobs.tokens), choice.text)
+        self.assertEqual([choice.text[o:o + len(t)] for o, t in zip(logprobs.text_offset, logprobs.tokens)], logprobs.tokens)
+        for value, top in zip(logprobs.token_logprobs, logprobs.top_logprobs):
+            self.assertEqual(value, max(top.values()))  # greedy
+
+        chat = {"model": NAME, "messages": QUESTION, "temperature": 0, "logprobs": True, "top_logprobs": 3}
+        whole = self.client.chat.completions.create(**chat).choices[0]
+        content = whole.logprobs.content
+        text = b"".join(bytes(entry.bytes) for entry in content).decode()
+        self.assertEqual(text.removesuffix("<|im_end|>"), whole.message.content)
+        for entry in content:
+            self.assertEqual(len(entry.top_logprobs), 3)
+            self.assertEqual((entry.token, entry.logprob), (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob))
+        streamed = [entry for chunk in self.client.chat.completions.create(**chat, stream=True)
+                    if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
+        self.assertEqual(streamed, content)
+
+    def test_biases_and_penalties_change_the_text(self):
+        plain = self.complete(max_tokens=8)
+        paris = self.complete(logprobs=0, max_tokens=1, extra_body={"return_tokens_as_token_ids": True})
+        first = paris.choices[0].logprobs.tokens[0].removeprefix("token_id:")
+        other = self.complete(max_tokens=8, logit_bias={first: -100})
+        self.assertNotEqual(other.choices[0].text, plain.choices[0].text)
+        only = self.complete(max_tokens=5, extra_body={"allowed_token_ids": [int(first)], "ignore_eos": True})
+        self.assertEqual(only.choices[0].text, self.complete(max_tokens=1).choices[0].text * 5)
+        self.assertNotIn("Paris", self.complete(extra_body={"bad_words": ["Paris"]}).choices[0].text)
+        # A word that costs more each time does not fill the text.
+        counting = self.complete("a a a a a a a a", max_tokens=24, extra_body={"ignore_eos": True})
+        varied = self.complete("a a a a a a a a", max_tokens=24, frequency_penalty=2, presence_penalty=2,
+                               extra_body={"ignore_eos": True, "repetition_penalty": 1.5})
+        self.assertGreater(len(set(varied.choices[0].text.split())), len(set(counting.choices[0].text.split())))
+
     def test_errors_are_the_right_exceptions(self):
         with self.assertRaises(openai.NotFoundError) as caught:
             self.complete(model="nobody")
@@ -166,6 +201,10 @@ class WithTheOpenAiClient(unittest.TestCase):
             sockets[-1].sendall(head + body)
         for one in sockets:
             self.assertIn(b"data: ", one.recv(65536) + one.recv(65536))
+        # The engine publishes its numbers after each step, so those of the first tokens may still be on their way.
+        deadline = time.monotonic() + 10
+        while self.server.metric("num_requests_running") < 6 and time.monotonic() < deadline:
+            time.sleep(0.01)
         self.assertEqual(self.server.metric("num_requests_running") + self.server.metric("num_requests_waiting"), 6)
         for one in sockets:
             one.close()
