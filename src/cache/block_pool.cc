@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -39,37 +42,66 @@ void BlockPool::LinkAfter(int32_t anchor, int32_t block) {
   ++num_free_;
 }
 
+// The neighbour of the last block where it may be had, else the head of the list. A kept neighbour is left
+// alone: it may be the block that the next prompt asks for.
+int32_t BlockPool::NextToTake(const std::vector<int32_t>& blocks) const {
+  if (!blocks.empty()) {
+    const int64_t neighbour = int64_t{blocks.back()} + 1;
+    if (neighbour < num_blocks() && refs(static_cast<int32_t>(neighbour)) == 0 &&
+        !is_kept(static_cast<int32_t>(neighbour))) {
+      return static_cast<int32_t>(neighbour);
+    }
+  }
+  return nodes_[kNullBlock].next;
+}
+
 Status BlockPool::Take(int64_t count, std::vector<int32_t>& blocks) {
   if (count > num_free_) {
     return Fail(ErrorCode::kResourceExhausted,
                 fmt::format("{} KV blocks wanted, {} of {} free", count, num_free_, num_usable()));
   }
+  const auto old_size = static_cast<std::ptrdiff_t>(blocks.size());
   for (int64_t i = 0; i < count; ++i) {
-    int32_t block = node(kNullBlock).next;
-    if (!blocks.empty()) {
-      const int64_t neighbour = int64_t{blocks.back()} + 1;
-      if (neighbour < num_blocks() && refs(static_cast<int32_t>(neighbour)) == 0) {
-        block = static_cast<int32_t>(neighbour);
-      }
-    }
+    const int32_t block = NextToTake(blocks);
     ATTEST_CHECK_EQ(refs(block), 0);
     Unlink(block);
     node(block).refs = 1;
+    if (std::exchange(node(block).is_kept, false) && on_evict_) on_evict_(block);
     blocks.push_back(block);
   }
+  // Evicted blocks come last block of a sequence first, which is descending.
+  const auto taken = blocks.begin() + old_size;
+  std::sort(taken, blocks.end());
+  if (old_size > 0) std::rotate(taken, std::upper_bound(taken, blocks.end(), *(taken - 1)), blocks.end());
   return {};
 }
 
 void BlockPool::Share(int32_t block) {
-  ATTEST_CHECK_GT(refs(block), 0);
+  ATTEST_CHECK(refs(block) > 0 || is_kept(block));  // the content of any other free block is gone
+  if (refs(block) == 0) Unlink(block);
   ++node(block).refs;
+}
+
+void BlockPool::Keep(int32_t block) {
+  ATTEST_CHECK_GT(refs(block), 0);
+  ATTEST_CHECK(!is_kept(block));
+  node(block).is_kept = true;
+}
+
+void BlockPool::Unkeep(int32_t block) {
+  ATTEST_CHECK(is_kept(block));
+  node(block).is_kept = false;
+  if (refs(block) > 0) return;
+  Unlink(block);
+  LinkAfter(kNullBlock, block);
 }
 
 void BlockPool::Release(std::span<const int32_t> blocks) {
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
     if (*it == kNullBlock) continue;
     ATTEST_CHECK_GT(refs(*it), 0);  // a block freed twice would be handed to two sequences
-    if (--node(*it).refs == 0) LinkAfter(kNullBlock, *it);
+    if (--node(*it).refs > 0) continue;
+    LinkAfter(is_kept(*it) ? node(kNullBlock).prev : kNullBlock, *it);
   }
 }
 

@@ -104,8 +104,10 @@ TEST(BlockPool, NeverHandsOutABlockTwiceAndLosesNone) {
     const int64_t n = 2 + static_cast<int64_t>(random() % 40);
     BlockPool pool = MakePool(n);
     std::vector<std::vector<int32_t>> tables;
+    std::set<int32_t> kept;
+    pool.OnEvict([&kept](int32_t block) { ASSERT_EQ(kept.erase(block), 1u) << block; });
     for (int step = 0; step < 400; ++step) {
-      const uint32_t action = random() % 4;
+      const uint32_t action = random() % 6;
       if (action == 0 || tables.empty()) {
         tables.emplace_back();
         (void)pool.Take(random() % 5, tables.back());
@@ -114,6 +116,19 @@ TEST(BlockPool, NeverHandsOutABlockTwiceAndLosesNone) {
       } else if (action == 2) {  // a second sequence on the same blocks
         tables.push_back(tables[random() % tables.size()]);
         for (const int32_t block : tables.back()) pool.Share(block);
+      } else if (action == 3) {
+        for (const int32_t block : tables[random() % tables.size()]) {
+          if (kept.insert(block).second) pool.Keep(block);
+        }
+      } else if (action == 4 && !kept.empty()) {  // a hit on a block that may be free, or its end
+        const auto it = std::next(kept.begin(), static_cast<int64_t>(random() % kept.size()));
+        if (random() % 3 == 0) {
+          pool.Unkeep(*it);
+          kept.erase(it);
+        } else {
+          pool.Share(*it);
+          tables.push_back({*it});
+        }
       } else {
         const size_t at = random() % tables.size();
         pool.Release(tables[at]);
@@ -131,6 +146,7 @@ TEST(BlockPool, NeverHandsOutABlockTwiceAndLosesNone) {
       }
       ASSERT_EQ(pool.num_free() + static_cast<int64_t>(refs.size()) + 1, n);
       for (const auto& [block, count] : refs) ASSERT_EQ(pool.refs(block), count);
+      for (int32_t block = 1; block < n; ++block) ASSERT_EQ(pool.is_kept(block), kept.contains(block));
       const std::vector<int32_t> free = pool.FreeList();
       ASSERT_EQ(static_cast<int64_t>(free.size()), pool.num_free());
       for (const int32_t block : free) ASSERT_FALSE(refs.contains(block));
