@@ -28,6 +28,8 @@ void RecordTime(Sequence& seq, Sequence::TimePoint now, CommitResult& result) {
     seq.first_token = now;
     result.time_to_first_token_seconds.push_back(seconds(seq.arrival));
     result.prompt_tokens += seq.prompt_len;
+    result.prompt_tokens_cached += seq.cached.value_or(0);
+    seq.request.sink->OnPromptDone(seq.cached.value_or(0));
   }
   seq.last_token = now;
 }
@@ -61,21 +63,25 @@ void Commit(const StepPlan& plan, std::span<const Expected<int32_t>> tokens, Seq
             int32_t max_model_len, Scheduler& scheduler, CommitResult& result) {
   result.num_sampled = 0;
   result.prompt_tokens = 0;
+  result.prompt_tokens_cached = 0;
   result.time_to_first_token_seconds.clear();
   result.inter_token_seconds.clear();
   size_t next = 0;
   for (const ScheduledSeq& share : plan.seqs) {
     Sequence& seq = *share.seq;
-    ATTEST_CHECK_EQ(seq.computed, share.begin);
-    seq.computed += share.count;
-    if (!share.samples) continue;
-    const Expected<int32_t>& token = tokens[next++];
-    if (seq.finish) continue;  // its prompt could not be scored
-    if (!token) {
-      seq.error = token.error();
-      scheduler.Finish(seq, FinishReason::kError);
+    if (seq.finish || (share.samples && !tokens[next])) {
+      // Logits of it, or of its prompt, were not numbers; what led to them may be in the cache.
+      if (!seq.finish) {
+        seq.error = tokens[next].error();
+        scheduler.Finish(seq, FinishReason::kError);
+      }
+      if (share.samples) ++next;
+      scheduler.Distrust(seq);
       continue;
     }
+    scheduler.Advance(share);
+    if (!share.samples) continue;
+    const Expected<int32_t>& token = tokens[next++];
     if (seq.request.sampling.prompt_logprobs && seq.generated() == 0) {
       seq.request.sink->OnPromptLogprobs(std::exchange(seq.prompt_logprobs, {}));
     }

@@ -22,6 +22,7 @@ void MakeSampleJobs(const StepPlan& plan, View<float, 2> logits, std::vector<Sam
 struct CommitResult {
   int32_t num_sampled = 0;
   int64_t prompt_tokens = 0;  // of the sequences whose first token this was
+  int64_t prompt_tokens_cached = 0;
   std::vector<double> time_to_first_token_seconds;
   std::vector<double> inter_token_seconds;
 };

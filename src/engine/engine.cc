@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <limits>
 #include <mutex>
 #include <random>
@@ -73,11 +74,17 @@ class EngineImpl final : public Engine {
         runner_(std::move(runner)),
         observer_(observer),
         pool_(std::move(pool)),
+        cache_(options.prefix_caching
+                   ? std::make_unique<PrefixCache>(
+                         PrefixCacheOptions{.block_size = options.block_size, .seed = std::random_device{}()},
+                         pool_)
+                   : nullptr),
         scheduler_({.block_size = options.block_size,
                     .max_num_seqs = options.max_num_seqs,
                     .max_num_batched_tokens = options.max_num_batched_tokens,
-                    .long_prefill_tokens = options.long_prefill_tokens},
-                   pool_),
+                    .long_prefill_tokens = options.long_prefill_tokens,
+                    .policy = options.policy},
+                   pool_, cache_.get()),
         logits_(std::move(logits)),
         samplers_(static_cast<size_t>(runner_->team() != nullptr ? runner_->team()->size() : 1)),
         next_seed_(std::random_device{}()) {
@@ -96,6 +103,16 @@ class EngineImpl final : public Engine {
 
   Expected<RequestId> Submit(Request request) override;
   void Abort(RequestId id) override;
+  bool ResetPrefixCache() override {
+    std::future<bool> done;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return false;
+      done = resets_.emplace_back().get_future();
+    }
+    wake_.notify_one();
+    return done.get();
+  }
   void Drain() override {
     const std::lock_guard lock(mutex_);
     draining_ = true;
@@ -115,6 +132,7 @@ class EngineImpl final : public Engine {
  private:
   // Engine thread.
   void Loop();
+  bool ResetCacheIfUnused();
   void Accept(std::vector<std::unique_ptr<Sequence>> arrived, const std::vector<RequestId>& aborted);
   void Step();
   Status RunAndCommit(const StepPlan& plan, StepRecord& record);
@@ -130,6 +148,7 @@ class EngineImpl final : public Engine {
 
   // Engine thread only.
   BlockPool pool_;
+  const std::unique_ptr<PrefixCache> cache_;  // null: off
   Scheduler scheduler_;
   StepBatch batch_;
   std::vector<PromptRow> prompt_rows_;
@@ -148,6 +167,7 @@ class EngineImpl final : public Engine {
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Sequence>> inbox_;
   std::vector<RequestId> aborts_;
+  std::vector<std::promise<bool>> resets_;  // of the prefix cache
   EngineStats stats_;
   RequestId next_id_ = 1;
   uint64_t next_seed_;
@@ -174,6 +194,10 @@ Expected<RequestId> EngineImpl::Submit(Request request) {
   seq->prompt_len = static_cast<int32_t>(request.prompt.size());
   seq->tokens = std::move(request.prompt);
   seq->request = std::move(request);
+  if (cache_ != nullptr) {
+    const CacheKey keys[] = {{"model", options_.cache_key}, {"salt", seq->request.cache_salt}};
+    seq->chain.keys = JoinCacheKeys(keys);
+  }
   RequestId id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -208,13 +232,16 @@ void EngineImpl::Loop() {
   for (;;) {
     std::vector<std::unique_ptr<Sequence>> arrived;
     std::vector<RequestId> aborted;
+    std::vector<std::promise<bool>> resets;
     bool stop = false;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock,
-                 [this] { return stopping_ || !inbox_.empty() || !aborts_.empty() || !scheduler_.idle(); });
+      wake_.wait(lock, [this] {
+        return stopping_ || !inbox_.empty() || !aborts_.empty() || !resets_.empty() || !scheduler_.idle();
+      });
       arrived.swap(inbox_);
       aborted.swap(aborts_);
+      resets.swap(resets_);
       stop = stopping_;
     }
     Accept(std::move(arrived), aborted);
@@ -222,12 +249,20 @@ void EngineImpl::Loop() {
       for (const auto& [id, seq] : by_id_) scheduler_.Finish(*seq, FinishReason::kAbort);
     }
     DeliverFinished();
+    for (std::promise<bool>& reset : resets) reset.set_value(ResetCacheIfUnused());
     if (stop) break;
     if (!scheduler_.idle()) Step();
     PublishStats();
   }
   PublishStats();
   ATTEST_CHECK_EQ(pool_.num_free(), pool_.num_usable());  // a block that is not back by now has leaked
+}
+
+bool EngineImpl::ResetCacheIfUnused() {
+  if (cache_ == nullptr) return true;  // nothing is cached
+  if (pool_.num_used() > 0) return false;
+  cache_->Clear();
+  return true;
 }
 
 void EngineImpl::Accept(std::vector<std::unique_ptr<Sequence>> arrived,
@@ -286,6 +321,7 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   const Clock::time_point now = Clock::now();
   Commit(plan, sampled_, now, options_.max_model_len, scheduler_, commit_);
   counters_.prompt_tokens += commit_.prompt_tokens;
+  counters_.prompt_tokens_cached += commit_.prompt_tokens_cached;
   counters_.generation_tokens += commit_.num_sampled;
   record.num_sampled = commit_.num_sampled;
   record.time_to_first_token_seconds = commit_.time_to_first_token_seconds;
@@ -362,6 +398,7 @@ void EngineImpl::DeliverFinished() {
     observer_->OnRequestFinished({.id = seq->id,
                                   .reason = *seq->finish,
                                   .prompt_tokens = seq->prompt_len,
+                                  .cached_tokens = seq->cached.value_or(0),
                                   .generation_tokens = seq->generated(),
                                   .max_tokens = seq->request.sampling.max_tokens,
                                   .num_preemptions = seq->num_preemptions,
@@ -385,6 +422,8 @@ void EngineImpl::PublishStats() {
   counters_.free_blocks = pool_.num_free();
   counters_.total_blocks = pool_.num_usable();
   counters_.num_preemptions = scheduler_.num_preemptions();
+  counters_.prefix_cache_queries = scheduler_.cache_queries();
+  counters_.prefix_cache_hits = scheduler_.cache_hits();
   counters_.healthy = consecutive_failures_ < 3;
   const std::lock_guard lock(mutex_);
   stats_ = counters_;

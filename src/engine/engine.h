@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "attention/attention.h"
 #include "base/error.h"
@@ -17,6 +18,10 @@
 #include "tensor/view.h"
 
 namespace attest {
+
+// Who goes first, and who last gives its blocks back: by arrival, or by the priority of the request and then
+// by arrival.
+enum class SchedulingPolicy { kFcfs, kPriority };
 
 struct EngineOptions {
   int block_size = 16;
@@ -29,6 +34,10 @@ struct EngineOptions {
   // Without a cap one 100k-token prompt would hold every later request back for its whole prefill.
   int32_t long_prefill_tokens = 0;
   int64_t vocab_size = 0;
+  bool prefix_caching = true;
+  std::string cache_key =
+      {};  // what the K and V depend on besides the tokens: the model, the type of its cache
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
 };
 
 // Runs one step on the machine. The engine's only way down: a real one plans attention and calls the model;
@@ -59,6 +68,9 @@ struct EngineStats {
   int64_t num_preemptions = 0;
   // A prompt counts once, when its first token is there; recomputed tokens after a preemption do not count.
   int64_t prompt_tokens = 0, generation_tokens = 0;
+  int64_t prompt_tokens_cached = 0;  // those of prompt_tokens that came from the prefix cache
+  // Tokens looked up and found in it, when a sequence is first admitted.
+  int64_t prefix_cache_queries = 0, prefix_cache_hits = 0;
   int64_t steps = 0, failed_steps = 0;
   std::array<int64_t, kNumFinishReasons> finished{};  // requests, by FinishReason
   bool healthy = true;                                // false while the last 3 steps all failed
@@ -76,6 +88,7 @@ struct RequestRecord {
   RequestId id = 0;
   FinishReason reason = FinishReason::kStop;
   int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, from the prefix cache
   int32_t generation_tokens = 0;
   int32_t max_tokens = 0;
   int32_t num_preemptions = 0;
@@ -125,6 +138,9 @@ class Engine {
   // The sequence stops within one step and its blocks are freed; its sink gets OnFinish(kAbort). Unknown or
   // finished ids are ignored.
   virtual void Abort(RequestId id) = 0;
+  // Forgets every cached prefix, unless a block is in use: false then. Returns once the step under way is
+  // over. REQUIRES: not the engine thread.
+  virtual bool ResetPrefixCache() = 0;
   // Refuses new requests from now on; returns at once. `drained()` turns true when nothing is left.
   virtual void Drain() = 0;
   [[nodiscard]] virtual bool drained() const = 0;

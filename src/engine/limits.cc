@@ -118,6 +118,10 @@ Status CheckRequest(const Request& request, const EngineOptions& options) {
                     sampling.max_tokens, prompt_len, options.max_model_len,
                     options.max_model_len - prompt_len));
   }
+  if (request.priority != 0 && options.policy != SchedulingPolicy::kPriority) {
+    return Invalid("priority", fmt::format("priority is {}, but the scheduling policy is fcfs: it must be 0",
+                                           request.priority));
+  }
   // Block 0 is reserved, and the last token that is generated is never written to the cache.
   const int64_t capacity = (options.num_blocks - 1) * options.block_size;
   if (prompt_len > capacity) {

@@ -66,6 +66,9 @@ struct TokenLogprobs {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
+  // The prompt is done; K and V of its first `cached_tokens` tokens were in the prefix cache. At most once,
+  // before the first token; not for a sequence that ended without one.
+  virtual void OnPromptDone(int32_t cached_tokens) { (void)cached_tokens; }
   virtual void OnToken(int32_t token) = 0;
   // With SamplingParams::logprobs: right before the OnToken, or the OnFinish with the stop_token, of its
   // token.
@@ -84,6 +87,9 @@ struct Request {
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;  // end the sequence unless ignore_eos
   std::unique_ptr<TokenSink> sink;
+  int32_t priority = 0;  // smaller goes first; other than 0 only under SchedulingPolicy::kPriority
+  // Requests share K and V only with those of the same salt.
+  std::string cache_salt = {};
 };
 
 }  // namespace attest

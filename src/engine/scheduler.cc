@@ -1,17 +1,19 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace attest {
 
-Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool)
+Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCache* cache)
     : options_(options),
       share_cap_(options.long_prefill_tokens > 0
                      ? options.long_prefill_tokens
                      : std::max(1, options.max_num_batched_tokens - options.max_num_batched_tokens / 4)),
-      pool_(pool) {
+      pool_(pool),
+      cache_(cache) {
   ATTEST_CHECK_GT(options.block_size, 0);
   ATTEST_CHECK_GT(options.max_num_seqs, 0);
   ATTEST_CHECK_GT(options.max_num_batched_tokens, 0);
@@ -19,9 +21,24 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool)
 
 Sequence* Scheduler::Add(std::unique_ptr<Sequence> seq) {
   ATTEST_CHECK_LE(BlocksFor(seq->known()), pool_.num_usable());  // it would wait for ever
+  Sequence* const added = seq.get();
+  Enqueue(std::move(seq));
+  return added;
+}
+
+// Ids ascend with arrival.
+bool Scheduler::GoesBefore(const Sequence& a, const Sequence& b) const {
+  if (options_.policy == SchedulingPolicy::kPriority && a.request.priority != b.request.priority) {
+    return a.request.priority < b.request.priority;
+  }
+  return a.id < b.id;
+}
+
+void Scheduler::Enqueue(std::unique_ptr<Sequence> seq) {
   seq->state = SequenceState::kWaiting;
-  waiting_.push_back(std::move(seq));
-  return waiting_.back().get();
+  const auto at = std::ranges::upper_bound(
+      waiting_, seq, [this](const auto& a, const auto& b) { return GoesBefore(*a, *b); });
+  waiting_.insert(at, std::move(seq));
 }
 
 const StepPlan& Scheduler::Schedule() {
@@ -64,17 +81,65 @@ void Scheduler::ScheduleRunning(int32_t& budget) {
 void Scheduler::AdmitWaiting(int32_t& budget) {
   while (!waiting_.empty() && budget > 0 && running_.size() < static_cast<size_t>(options_.max_num_seqs)) {
     Sequence& seq = *waiting_.front();
-    // The whole known sequence must fit, even if only a chunk is computed now: half a prompt that cannot go
-    // on would hold blocks that others need.
-    if (BlocksFor(seq.known()) > pool_.num_free()) return;
+    if (!FindPlace(seq)) return;
     const int32_t count = ShareOf(seq, budget, waiting_.size() > 1);
-    const Status taken = pool_.Take(BlocksFor(count), seq.blocks);
+    const Status taken = pool_.Take(
+        BlocksFor(int64_t{seq.computed} + count) - static_cast<int64_t>(seq.blocks.size()), seq.blocks);
     ATTEST_CHECK(taken.has_value());
     seq.state = SequenceState::kRunning;
-    running_.push_back(std::move(waiting_.front()));
+    const auto at = std::ranges::upper_bound(
+        running_, waiting_.front(), [this](const auto& a, const auto& b) { return GoesBefore(*a, *b); });
+    running_.insert(at, std::move(waiting_.front()));
     waiting_.pop_front();
     Plan(seq, count, budget);
   }
+}
+
+// Logits come from computing a token, so the last one is not taken from the cache, nor, where the prompt is
+// to be scored, any whose row scores a token that has no logprobs yet.
+int32_t Scheduler::MostFromCache(const Sequence& seq) {
+  const bool to_score = seq.request.sampling.prompt_logprobs && seq.num_scored < seq.prompt_len;
+  return (to_score ? seq.num_scored : seq.known()) - 1;
+}
+
+// Gives the sequence the blocks that the prefix cache has for it. False, with nothing taken, when the rest of
+// it would not fit: the whole known sequence must, even if only a chunk is computed now, because half a
+// prompt that cannot go on would hold blocks that others need.
+bool Scheduler::FindPlace(Sequence& seq) {
+  if (pool_.num_free() == 0) return false;  // the last token is computed in any case, in a block of its own
+  std::vector<int32_t> hits;
+  if (cache_ != nullptr) {
+    hits = cache_->Find(seq.chain, seq.tokens, MostFromCache(seq));
+    // A hit that nobody uses is one of the free blocks.
+    const auto free_hits = std::ranges::count_if(hits, [this](int32_t b) { return pool_.refs(b) == 0; });
+    if (BlocksFor(seq.known()) - std::ssize(hits) + free_hits > pool_.num_free()) return false;
+    cache_->Use(seq.chain, hits);
+  } else if (BlocksFor(seq.known()) > pool_.num_free()) {
+    return false;
+  }
+  seq.computed = static_cast<int32_t>(hits.size()) * options_.block_size;
+  seq.blocks = std::move(hits);
+  if (!seq.cached) {
+    seq.cached = seq.computed;
+    if (cache_ != nullptr && !seq.request.sampling.prompt_logprobs) {
+      cache_queries_ += seq.known();
+      cache_hits_ += seq.computed;
+    }
+  }
+  return true;
+}
+
+void Scheduler::Advance(const ScheduledSeq& share) {
+  Sequence& seq = *share.seq;
+  ATTEST_CHECK_EQ(seq.computed, share.begin);
+  seq.computed += share.count;
+  if (cache_ != nullptr) {
+    cache_->Publish(seq.chain, std::span(seq.tokens).first(static_cast<size_t>(seq.computed)), seq.blocks);
+  }
+}
+
+void Scheduler::Distrust(Sequence& seq) {
+  if (cache_ != nullptr) cache_->Withdraw(seq.chain, seq.blocks);
 }
 
 void Scheduler::Plan(Sequence& seq, int32_t count, int32_t& budget) {
@@ -85,18 +150,18 @@ void Scheduler::Plan(Sequence& seq, int32_t count, int32_t& budget) {
 }
 
 // The victims of a step come from the end of the list and were not planned yet, so no planned row loses its
-// blocks; each goes to the front of the queue, which keeps their order of arrival.
+// blocks.
 void Scheduler::PreemptLast() {
   std::unique_ptr<Sequence> seq = std::move(running_.back());
   running_.pop_back();
   pool_.Release(seq->blocks);
   seq->blocks.clear();
   seq->computed = 0;
-  seq->state = SequenceState::kWaiting;
+  PrefixCache::Detach(seq->chain);
   ++seq->num_preemptions;
   ++num_preemptions_;
   ++plan_.num_preempted;
-  waiting_.push_front(std::move(seq));
+  Enqueue(std::move(seq));
 }
 
 void Scheduler::Finish(Sequence& seq, FinishReason reason) {

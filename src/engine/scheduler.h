@@ -5,9 +5,11 @@
 // up with the first under the step's token budget; prefill, chunked prefill, decode and the recomputation
 // after a preemption are all this one rule.
 //
-// Order is first come, first served: running sequences in the order they were admitted, then waiting ones,
-// which do not overtake. When blocks run out the last of the running sequences gives all of its own back and
-// returns to the front of the queue with its generated tokens kept; they are computed again later.
+// There is one order, and running sequences, the queue and preemption all follow it: by arrival (fcfs), or by
+// priority and then arrival. Running sequences go first, then waiting ones, which do not overtake. When
+// blocks run out the last of the running sequences gives all of its own back and returns to its place in the
+// queue with its generated tokens kept; they are computed again later, behind what the prefix cache still
+// has.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,8 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/prefix_cache.h"
+#include "engine/engine.h"
 #include "engine/sequence.h"
 
 namespace attest {
@@ -25,6 +29,7 @@ struct SchedulerOptions {
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 2048;
   int32_t long_prefill_tokens = 0;  // EngineOptions::long_prefill_tokens
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
 };
 
 // One sequence's share of a step: tokens [begin, begin + count) of its known tokens are computed.
@@ -44,15 +49,21 @@ struct StepPlan {
 
 class Scheduler {
  public:
-  // REQUIRES: positive limits; `pool` outlives the scheduler.
-  Scheduler(const SchedulerOptions& options, BlockPool& pool);
+  // REQUIRES: positive limits; `pool` and `cache`, which may be null, outlive the scheduler.
+  Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCache* cache = nullptr);
 
-  // To the back of the queue. REQUIRES: the sequence fits the pool when it alone runs.
+  // To its place in the queue. REQUIRES: the sequence fits the pool when it alone runs.
   Sequence* Add(std::unique_ptr<Sequence> seq);
 
-  // Plans one step. Blocks for every planned token are taken here; `computed` does not move before Commit, so
-  // a step that failed to run leaves sequences as they were. Empty only when nothing waits or runs.
+  // Plans one step. Blocks for every planned token are taken here; `computed` of a sequence that runs does
+  // not move before Commit, so a step that failed to run leaves sequences as they were. One that is admitted
+  // begins behind what the prefix cache has. Empty only when nothing waits or runs.
   const StepPlan& Schedule();
+  // The tokens of this share were computed: its full blocks may be shared from now on. REQUIRES: Run
+  // succeeded.
+  void Advance(const ScheduledSeq& share);
+  // What the sequence computed is not to be shared: its logits were not numbers.
+  void Distrust(Sequence& seq);
 
   // Marks a sequence as over. It keeps its place and its blocks until TakeFinished, so a plan in use stays
   // whole. The first reason stays.
@@ -65,6 +76,9 @@ class Scheduler {
   [[nodiscard]] const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
   [[nodiscard]] bool idle() const { return running_.empty() && waiting_.empty(); }
   [[nodiscard]] int64_t num_preemptions() const { return num_preemptions_; }
+  // Tokens of sequences that looked into the prefix cache at their first admission, and those found there.
+  [[nodiscard]] int64_t cache_queries() const { return cache_queries_; }
+  [[nodiscard]] int64_t cache_hits() const { return cache_hits_; }
 
  private:
   [[nodiscard]] int64_t BlocksFor(int64_t tokens) const {
@@ -73,18 +87,24 @@ class Scheduler {
   [[nodiscard]] int32_t ShareOf(const Sequence& seq, int32_t budget, bool others_follow) const;
   void ScheduleRunning(int32_t& budget);
   void AdmitWaiting(int32_t& budget);
+  bool FindPlace(Sequence& seq);
+  [[nodiscard]] static int32_t MostFromCache(const Sequence& seq);
   void PreemptLast();
+  [[nodiscard]] bool GoesBefore(const Sequence& a, const Sequence& b) const;
+  void Enqueue(std::unique_ptr<Sequence> seq);
   void Plan(Sequence& seq, int32_t count, int32_t& budget);
 
   const SchedulerOptions options_;
   const int32_t share_cap_;
   BlockPool& pool_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
+  PrefixCache* const cache_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // both in the order of the policy
   std::deque<std::unique_ptr<Sequence>> waiting_;
   bool any_finished_ = false;
   bool any_waiting_finished_ = false;
   StepPlan plan_;
   int64_t num_preemptions_ = 0;
+  int64_t cache_queries_ = 0, cache_hits_ = 0;
 };
 
 }  // namespace attest

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "cache/prefix_cache.h"
 #include "engine/request.h"
 
 namespace attest {
@@ -20,6 +21,8 @@ struct Sequence {
   int32_t prompt_len = 0;
   int32_t computed = 0;  // tokens whose K and V are in `blocks`; known - computed is what is left to do
   std::vector<int32_t> blocks;  // token t is in blocks[t / block_size]
+  PrefixChain chain;
+  std::optional<int32_t> cached;  // tokens found in the prefix cache when it was first admitted
   int64_t seed = 0;
   SequenceState state = SequenceState::kWaiting;
   int32_t num_preemptions = 0;

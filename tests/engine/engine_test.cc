@@ -25,6 +25,11 @@ constexpr int64_t kVocab = 97;
 // What a request got; filled on the engine thread, read by the test.
 class Mailbox {
  public:
+  void OnPromptDone(int32_t cached_tokens) {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(tokens_.empty() && !cached_);
+    cached_ = cached_tokens;
+  }
   void OnToken(int32_t token) {
     const std::lock_guard lock(mutex_);
     tokens_.push_back(token);
@@ -60,6 +65,10 @@ class Mailbox {
     const std::lock_guard lock(mutex_);
     return finishes_;
   }
+  [[nodiscard]] std::optional<int32_t> cached() const {
+    const std::lock_guard lock(mutex_);
+    return cached_;
+  }
   [[nodiscard]] std::optional<int32_t> stop_token() const {
     const std::lock_guard lock(mutex_);
     return stop_token_;
@@ -74,7 +83,7 @@ class Mailbox {
   std::condition_variable changed_;
   std::vector<int32_t> tokens_;
   std::optional<FinishReason> reason_;
-  std::optional<int32_t> stop_token_;
+  std::optional<int32_t> cached_, stop_token_;
   std::optional<Error> error_;
   int finishes_ = 0;
 };
@@ -82,6 +91,7 @@ class Mailbox {
 class MailSink final : public TokenSink {
  public:
   explicit MailSink(std::shared_ptr<Mailbox> box) : box_(std::move(box)) {}
+  void OnPromptDone(int32_t cached_tokens) override { box_->OnPromptDone(cached_tokens); }
   void OnToken(int32_t token) override { box_->OnToken(token); }
   void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
     box_->OnFinish(reason, stop_token, error);
@@ -433,6 +443,47 @@ TEST(Engine, ItsEndAbortsWhatRuns) {
   EXPECT_GT(aborted, 0);
 }
 
+TEST(Engine, ReportsWhatThePrefixCacheGaveAndForgetsItOnReset) {
+  Gate gate{.step = 42};
+  const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
+  const auto serve = [&](bool score_prompt) {
+    Request request = MakeRequest(2, 20, 20);
+    if (score_prompt) request.sampling.prompt_logprobs = 0;
+    const Ticket ticket = MustSubmit(*engine, std::move(request));
+    ticket.box->Wait();
+    return ticket.box;
+  };
+  const auto cold = serve(false), warm = serve(false);
+  EXPECT_EQ(cold->cached(), 0);
+  EXPECT_EQ(warm->cached(), 16);  // two of its two and a half blocks of 8
+  EXPECT_EQ(warm->tokens(), cold->tokens());
+  EXPECT_EQ(engine->stats().prompt_tokens, 40);
+  EXPECT_EQ(engine->stats().prompt_tokens_cached, 16);
+  EXPECT_EQ(engine->stats().prefix_cache_queries, 40);
+  EXPECT_EQ(engine->stats().prefix_cache_hits, 16);
+  EXPECT_EQ(engine->stats().free_blocks, 63);  // cached ones may be had
+
+  // While a sequence runs nothing is forgotten.
+  const Ticket running = MustSubmit(*engine, MakeRequest(2, 20, 20));
+  gate.WaitUntilInside();
+  std::atomic<int> answer{-1};
+  std::jthread asking([&] { answer = engine->ResetPrefixCache() ? 1 : 0; });
+  gate.open = true;
+  asking.join();
+  EXPECT_EQ(answer, 0);
+  running.box->Wait();
+  EXPECT_EQ(serve(false)->cached(), 16);
+  while (engine->stats().free_blocks != 63) std::this_thread::yield();
+  EXPECT_TRUE(engine->ResetPrefixCache());
+  EXPECT_EQ(serve(true)->cached(), 0);
+  const int64_t queries = engine->stats().prefix_cache_queries;
+  EXPECT_EQ(serve(true)->cached(), 0);  // it does not read, though the one before has written
+  EXPECT_EQ(engine->stats().prefix_cache_queries, queries);
+  const auto after = serve(false);
+  EXPECT_EQ(after->cached(), 16);
+  EXPECT_EQ(after->tokens(), cold->tokens());
+}
+
 class CountingObserver final : public EngineObserver {
  public:
   void OnStep(const StepRecord& step) override {
@@ -456,6 +507,7 @@ TEST(Engine, TellsTheObserverWhenEverythingHappened) {
   {
     EngineOptions options = Options();
     options.num_blocks = 14;  // 13 blocks of 8 for four sequences of up to 40 tokens
+    options.prefix_caching = false;
     const auto engine = StartToy(options, {.before_run = gate.Hook()}, &observer);
     for (uint32_t i = 0; i < 6; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 20, 20)));
     gate.open = true;

@@ -111,6 +111,11 @@ TEST(Limits, NameTheFieldTheValueAndTheLimit) {
   EXPECT_EQ(Refusal([](Request& r) { r.sampling.bad_words = {{1, 100}}; }),
             "bad_words: bad_words[1] is 100, not a token id in [0, 100)");
   EXPECT_EQ(Refusal([](Request& r) { r.sink.reset(); }), "sink: the request has no sink");
+  EXPECT_EQ(Refusal([](Request& r) { r.priority = -3; }),
+            "priority: priority is -3, but the scheduling policy is fcfs: it must be 0");
+  EngineOptions by_priority = Options();
+  by_priority.policy = SchedulingPolicy::kPriority;
+  EXPECT_EQ(Refusal([](Request& r) { r.priority = -3; }, by_priority), "");
 }
 
 // 13 blocks of 8, one of them reserved: 96 slots. A prompt of 96 runs if it wants one token, whose K and V

@@ -187,6 +187,28 @@ TEST(PromptLogprobs, SurvivePreemptionsWithoutBeingComputedTwice) {
   }
 }
 
+// Bug case C05: with the prefix cache, prompt logprobs crash above one block or are those of the wrong
+// tokens.
+TEST(PromptLogprobs, C05AreTheSameTheSecondTime) {
+  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kVocab};
+  auto engine = *Engine::Start(options, std::make_unique<ToyRunner>(ToyOptions{.num_blocks = 64}));
+  for (const uint32_t length : {15, 16, 17, 32, 33}) {
+    SCOPED_TRACE(length);
+    const std::vector<int32_t> prompt = RandomPrompt(length, length);
+    for (const bool scored : {false, true, true}) {  // the first one fills the cache
+      const auto record = std::make_shared<Record>();
+      SamplingParams sampling{.max_tokens = 4};
+      if (scored) sampling.logprobs = sampling.prompt_logprobs = 3;
+      ASSERT_TRUE(engine->Submit({.prompt = prompt,
+                                  .sampling = sampling,
+                                  .eos_ids = {},
+                                  .sink = std::make_unique<RecordSink>(record)}));
+      record->Wait();
+      if (scored) ExpectRight(prompt, *record, 3, 3);
+    }
+  }
+}
+
 TEST(PromptLogprobs, NobodyPaysWhoDidNotAsk) {
   ToyLog log;
   const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kVocab};

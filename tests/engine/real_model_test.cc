@@ -1,5 +1,5 @@
 // The invariance of the engine on real weights: what a request gets does not depend on its batch, the token
-// budget, the block size or a preemption, beyond rounding.
+// budget, the block size, a preemption or what the prefix cache has of it, beyond rounding.
 //
 // "Beyond rounding" is a number that each run derives. Against the precise mode (every product and every K
 // and V element in float32) the request alone is off by at most E on a logit and by e in the root mean square
@@ -58,6 +58,7 @@ struct Serving {
   int32_t max_num_seqs = 8;
   bool alone = false;  // one after the other
   bool must_preempt = false;
+  bool prefix_caching = false;
 };
 
 // Of each request: the logits from which each token was chosen, and the tokens.
@@ -76,12 +77,14 @@ std::vector<Text> Serve(Setup& setup, const std::vector<RequestSpec>& specs, con
                            .max_model_len = 512,
                            .max_num_seqs = serving.max_num_seqs,
                            .max_num_batched_tokens = serving.budget,
-                           .vocab_size = setup.model->config().vocab_size},
+                           .vocab_size = setup.model->config().vocab_size,
+                           .prefix_caching = serving.prefix_caching},
                           **runner);
   std::vector<Text> texts(specs.size());
   std::vector<Outcome> outcomes(specs.size());
   std::map<const Sequence*, size_t> index;
-  engine.on_logits = [&](const StepPlan& plan, View<const float, 2> logits) {
+  std::function<void(const StepPlan&, View<const float, 2>)> on_logits = [&](const StepPlan& plan,
+                                                                             View<const float, 2> logits) {
     int64_t row = 0;
     for (const ScheduledSeq& share : plan.seqs) {
       if (!share.samples) continue;
@@ -89,6 +92,12 @@ std::vector<Text> Serve(Setup& setup, const std::vector<RequestSpec>& specs, con
       ++row;
     }
   };
+  if (serving.prefix_caching) {  // once before, last first, so that the first ones find what they share
+    std::vector<Outcome> first(specs.size());
+    for (size_t i = specs.size(); i-- > 0;) engine.Add(specs[i], &first[i]);
+    engine.Finish(5000);
+  }
+  engine.on_logits = on_logits;
   for (size_t i = 0; i < specs.size(); ++i) {
     index[engine.Add(specs[i], &outcomes[i])] = i;
     if (serving.alone) {
@@ -100,6 +109,9 @@ std::vector<Text> Serve(Setup& setup, const std::vector<RequestSpec>& specs, con
   for (size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(outcomes[i].reason, FinishReason::kLength) << outcomes[i].error;
     texts[i].tokens = outcomes[i].tokens;
+  }
+  if (serving.prefix_caching) {
+    EXPECT_GT(engine.scheduler().cache_hits(), 0) << serving.name;
   }
   if (serving.must_preempt) {
     EXPECT_GT(engine.scheduler().num_preemptions(), 0) << serving.name;
@@ -215,6 +227,13 @@ TEST(RealModel, TinyCheckpointsGiveTheSameTextsHoweverServed) {
                                       .num_blocks = 20,
                                       .budget = 40,
                                       .must_preempt = true},
+                                     {.name = "prefix cache", .prefix_caching = true},
+                                     {.name = "prefix cache, preempted, blocks of 8",
+                                      .block_size = 8,
+                                      .num_blocks = 20,
+                                      .budget = 7,
+                                      .must_preempt = true,
+                                      .prefix_caching = true},
                                      {.name = "blocks of 32", .block_size = 32},
                                      {.name = "blocks of 64", .block_size = 64, .budget = 33},
                                      {.name = "blocks of 128", .block_size = 128}});
@@ -242,6 +261,13 @@ TEST(RealModel, SmolLm2GivesTheSameTextsHoweverServed) {
                                    {.name = "together, budget 7", .budget = 7},
                                    {.name = "two at a time, budget 32", .budget = 32, .max_num_seqs = 2},
                                    {.name = "preempted", .num_blocks = 8, .must_preempt = true},
+                                   {.name = "prefix cache", .prefix_caching = true},
+                                   {.name = "prefix cache, blocks of 8, preempted",
+                                    .block_size = 8,
+                                    .num_blocks = 14,
+                                    .budget = 20,
+                                    .must_preempt = true,
+                                    .prefix_caching = true},
                                    {.name = "blocks of 8", .block_size = 8, .budget = 50},
                                    {.name = "blocks of 128", .block_size = 128}});
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -51,19 +52,28 @@ struct RequestSpec {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
+  int32_t priority = 0;
+  std::string cache_salt = {};
 };
 
 class SequentialEngine {
  public:
-  SequentialEngine(const EngineOptions& options, StepRunner& runner)
+  // `hash`: tests of collisions put a worse one in place of the cache's own.
+  SequentialEngine(const EngineOptions& options, StepRunner& runner,
+                   BlockHash (*hash)(std::span<const std::byte>, uint64_t) = &HashBytes)
       : options_(options),
         runner_(runner),
         pool_(std::move(*BlockPool::Create(options.num_blocks))),
+        cache_(options.prefix_caching
+                   ? std::make_unique<PrefixCache>(
+                         PrefixCacheOptions{.block_size = options.block_size, .seed = 1, .hash = hash}, pool_)
+                   : nullptr),
         scheduler_({.block_size = options.block_size,
                     .max_num_seqs = options.max_num_seqs,
                     .max_num_batched_tokens = options.max_num_batched_tokens,
-                    .long_prefill_tokens = options.long_prefill_tokens},
-                   pool_),
+                    .long_prefill_tokens = options.long_prefill_tokens,
+                    .policy = options.policy},
+                   pool_, cache_.get()),
         samplers_(1) {}
 
   Sequence* Add(const RequestSpec& spec, Outcome* outcome) {
@@ -74,6 +84,9 @@ class SequentialEngine {
     seq->seed = spec.sampling.seed.value_or(0);
     seq->request.sampling = spec.sampling;
     seq->request.eos_ids = spec.eos_ids;
+    seq->request.priority = spec.priority;
+    const CacheKey keys[] = {{"salt", spec.cache_salt}};
+    seq->chain.keys = JoinCacheKeys(keys);
     seq->request.sink = std::make_unique<RecordingSink>(outcome);
     return scheduler_.Add(std::move(seq));
   }
@@ -118,11 +131,18 @@ class SequentialEngine {
     EXPECT_EQ(pool_.num_free(), pool_.num_usable()) << "blocks leaked";
   }
 
+  void ClearCache() {
+    cache_->Clear();
+    has_cleared_ = true;
+    CheckPool();
+  }
+
   // Sees the logits of every step before they are sampled; one row per sequence that samples, in plan order.
   std::function<void(const StepPlan&, View<const float, 2>)> on_logits;
 
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
   [[nodiscard]] BlockPool& pool() { return pool_; }
+  [[nodiscard]] PrefixCache* cache() { return cache_.get(); }
   [[nodiscard]] int64_t steps() const { return steps_; }
 
  private:
@@ -151,31 +171,50 @@ class SequentialEngine {
       const int32_t end = share.begin + share.count;
       ASSERT_EQ(static_cast<int32_t>(share.seq->blocks.size()),
                 (end + options_.block_size - 1) / options_.block_size);
+      for (int32_t at = share.begin / options_.block_size; at * options_.block_size < end; ++at) {
+        const int32_t block = share.seq->blocks[static_cast<size_t>(at)];
+        ASSERT_EQ(pool_.refs(block), 1) << "block " << block << " is shared and would be written";
+        ASSERT_FALSE(pool_.is_kept(block)) << "block " << block << " is in the cache and would be written";
+      }
       total += share.count;
     }
     ASSERT_EQ(total, plan.num_tokens);
   }
 
   void CheckPool() {
-    std::set<int32_t> owned;
+    std::map<int32_t, int32_t> owners;
     for (const auto& seq : scheduler_.running()) {
+      std::set<int32_t> own;
       for (const int32_t block : seq->blocks) {
-        ASSERT_TRUE(owned.insert(block).second) << "block " << block << " owned twice";
-        ASSERT_EQ(pool_.refs(block), 1);
+        ASSERT_TRUE(own.insert(block).second) << "block " << block << " twice in one table";
+        ++owners[block];
       }
     }
     for (const auto& seq : scheduler_.waiting()) {
       ASSERT_TRUE(seq->blocks.empty());
       ASSERT_EQ(seq->computed, 0);
     }
-    ASSERT_EQ(static_cast<int64_t>(owned.size()), pool_.num_used());
+    for (const auto& [block, count] : owners) {
+      ASSERT_EQ(pool_.refs(block), count);
+      ASSERT_TRUE(count == 1 || pool_.is_kept(block) || has_cleared_)
+          << "block " << block << " was never published";
+    }
+    ASSERT_EQ(static_cast<int64_t>(owners.size()), pool_.num_used());
     ASSERT_EQ(pool_.num_free() + pool_.num_used() + 1, options_.num_blocks);
-    ASSERT_FALSE(owned.contains(kNullBlock));
+    ASSERT_FALSE(owners.contains(kNullBlock));
+    for (const int32_t block : pool_.FreeList()) ASSERT_FALSE(owners.contains(block)) << block;
+    int64_t kept = 0;
+    for (int32_t block = 1; block < options_.num_blocks; ++block) {
+      ASSERT_EQ(pool_.is_kept(block), cache_ != nullptr && cache_->Knows(block)) << block;
+      kept += pool_.is_kept(block) ? 1 : 0;
+    }
+    ASSERT_EQ(kept, cache_ != nullptr ? cache_->num_blocks() : 0);
   }
 
   const EngineOptions options_;
   StepRunner& runner_;
   BlockPool pool_;
+  std::unique_ptr<PrefixCache> cache_;
   Scheduler scheduler_;
   StepBatch batch_;
   std::vector<float> logits_;
@@ -184,6 +223,7 @@ class SequentialEngine {
   CommitResult result_;
   RequestId next_id_ = 0;
   int64_t steps_ = 0;
+  bool has_cleared_ = false;
 };
 
 }  // namespace attest::testing

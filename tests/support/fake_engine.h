@@ -60,6 +60,11 @@ class FakeEngine final : public Engine {
     if (const auto it = sequences_.find(id); it != sequences_.end()) it->second.is_aborted = true;
     wake_.notify_all();
   }
+  // Works unless something runs, as the real one.
+  bool ResetPrefixCache() override {
+    const std::lock_guard lock(mutex_);
+    return sequences_.empty();
+  }
   void Drain() override {
     const std::lock_guard lock(mutex_);
     draining_ = true;
@@ -75,6 +80,9 @@ class FakeEngine final : public Engine {
     stats.free_blocks = 60;
     stats.total_blocks = 80;
     stats.generation_tokens = generated_;
+    stats.prompt_tokens_cached = 11;
+    stats.prefix_cache_queries = 33;
+    stats.prefix_cache_hits = 22;
     stats.steps = steps_;
     stats.finished = finished_;
     stats.healthy = healthy_;
@@ -103,6 +111,11 @@ class FakeEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     paused_ = paused;
     wake_.notify_all();
+  }
+  // How many tokens of a prompt come from the prefix cache; none by default.
+  void SetCached(std::function<int32_t(const Request&)> cached) {
+    const std::lock_guard lock(mutex_);
+    cached_ = std::move(cached);
   }
   void SetHealthy(bool healthy) {
     const std::lock_guard lock(mutex_);
@@ -171,6 +184,7 @@ class FakeEngine final : public Engine {
       const Error error{ErrorCode::kInternal, "the step failed", ""};
       return finish(FinishReason::kError, {}, &error);
     }
+    if (s.num_tokens == 0) s.request.sink->OnPromptDone(cached_(s.request));
     if (sampling.prompt_logprobs && s.num_tokens == 0) {
       std::vector<TokenLogprobs> scores;
       for (size_t i = 1; i < s.request.prompt.size(); ++i) {
@@ -192,6 +206,7 @@ class FakeEngine final : public Engine {
 
   const EngineOptions options_;
   const Script script_;
+  std::function<int32_t(const Request&)> cached_ = [](const Request&) { return 0; };
   const std::chrono::microseconds step_time_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -139,7 +139,7 @@ class ToyRunner : public StepRunner {
         logits.shape[1] != options_.vocab_size) {
       return fail(fmt::format("logits are {} x {}", logits.shape[0], logits.shape[1]));
     }
-    std::set<int64_t> blocks;
+    std::map<int32_t, int> tables;  // block: sequences that read it
     for (int seq = 0; seq < batch.num_seqs(); ++seq) {
       const int32_t kv_len = batch.kv_len[static_cast<size_t>(seq)];
       const int32_t q_len = batch.q_begin.length(seq);
@@ -151,10 +151,16 @@ class ToyRunner : public StepRunner {
           if (table[i] != -1) return fail(fmt::format("unused table entry is {}", table[i]));
         } else if (table[i] < 1 || table[i] >= options_.num_blocks) {
           return fail(fmt::format("block {} is not in [1, {})", table[i], options_.num_blocks));
-        } else if (!blocks.insert(table[i]).second) {
-          return fail(fmt::format("block {} is owned twice", table[i]));
+        } else {
+          ++tables[table[i]];
         }
       }
+    }
+    // Sequences may read the same block, but what one of them writes is its own.
+    for (const int64_t slot : batch.slots) {
+      const auto block = static_cast<int32_t>(slot / options_.block_size);
+      if (tables[block] != 1)
+        return fail(fmt::format("block {} is written and owned {} times", block, tables[block]));
     }
     Status status;
     ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
