@@ -2,9 +2,13 @@
 // input and answers each with one JSON line, so that a script can alternate it with another engine
 // (bench/compare_llama.py).
 //
-//   bench_engine MODEL [--threads N] [--max-model-len N]
+// Prompts of a case are the same each time, so the prefix cache is off unless a case is about it.
+//
+//   bench_engine MODEL [--threads N] [--max-model-len N] [--enable-prefix-caching]
 //   generate N ID ID ...       greedy continuation of the ids                       {"tokens": [...]}
 //   prefill TOKENS             time to the first token of one prompt                {"seconds": s}
+//   shared TOKENS N            the same for a prompt whose first TOKENS are always the same and whose last
+//                              16 are those of N; a second N finds the first in the prefix cache
 //   decode CONTEXT N           N tokens after a prompt of CONTEXT tokens            {"seconds": s}
 //   streams S CONTEXT N        N tokens on each of S sequences together             {"seconds": s}
 #include <fmt/format.h>
@@ -118,6 +122,14 @@ std::string RunCase(Engine& engine, const std::string& line) {
     const auto traces = RunAll(engine, {MakePrompt(length, 0, vocab_size)}, 1, submitted);
     return fmt::format(R"({{"seconds": {}}})", Seconds(traces[0].times[0] - submitted));
   }
+  if (verb == "shared") {
+    int64_t length = 0, tail = 0;
+    in >> length >> tail;
+    std::vector<int32_t> prompt = MakePrompt(length, 0, vocab_size);
+    for (const int32_t id : MakePrompt(16, 1 + tail, vocab_size)) prompt.push_back(id);
+    const auto traces = RunAll(engine, {prompt}, 1, submitted);
+    return fmt::format(R"({{"seconds": {}}})", Seconds(traces[0].times[0] - submitted));
+  }
   int64_t sequences = 1, context = 0;
   int32_t count = 0;
   if (verb == "streams") in >> sequences;
@@ -137,6 +149,7 @@ std::string RunCase(Engine& engine, const std::string& line) {
 
 int Main(int argc, char** argv) {
   ModelFlags flags;
+  flags.prefix_caching = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--threads" && i + 1 < argc) {
@@ -145,6 +158,8 @@ int Main(int argc, char** argv) {
       flags.max_model_len = std::atoi(argv[++i]);
     } else if (word == "--compute" && i + 1 < argc) {
       flags.compute = argv[++i];
+    } else if (word == "--enable-prefix-caching") {
+      flags.prefix_caching = true;
     } else {
       flags.model = word;
     }

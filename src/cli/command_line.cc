@@ -97,6 +97,17 @@ void AddEngine(CLI::App& app, ModelFlags& flags) {
   app.add_option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Token budget of one step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option(
+         "--long-prefill-token-threshold", flags.long_prefill_token_threshold,
+         "Most tokens of one prompt in a step that others wait behind; 0 takes three quarters of the budget")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--scheduling-policy", flags.scheduling_policy,
+                 "fcfs: by arrival; priority: by the request's priority (smaller first), then by arrival")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->capture_default_str();
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", flags.prefix_caching,
+               "Keep the KV of finished prompts and reuse what a new one shares with them (default)");
   app.add_option("--kv-cache-gib", flags.kv_cache_gib,
                  "Memory of the KV cache in GiB; 0 sizes it from free memory")
       ->check(CLI::Range(0.0, 1e6))
@@ -146,6 +157,7 @@ void AddServe(CLI::App& app, ServeOptions& options) {
                  "Prefix of the series in /metrics (vllm: for its dashboards)")
       ->capture_default_str();
   app.add_flag("!--disable-log-requests", options.log_requests, "Write no line per request");
+  app.add_flag("--enable-dev-endpoints", options.dev_endpoints, "Serve POST /reset_prefix_cache");
   app.add_flag("--resolve-only", options.resolve_only,
                "Print the path of the model that would be served and exit; status 3 when the default model "
                "must be fetched");

@@ -145,6 +145,12 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   engine.max_num_seqs = flags.max_num_seqs;
   engine.max_num_batched_tokens = flags.max_num_batched_tokens;
   engine.vocab_size = config.vocab_size;
+  engine.long_prefill_tokens = flags.long_prefill_token_threshold;
+  engine.prefix_caching = flags.prefix_caching;
+  engine.policy =
+      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  engine.cache_key = fmt::format("{} with KV in {}", host->path_.string(),
+                                 DTypeName(host->model_->attention_spec().kv_dtype));
   ATTEST_RETURN_IF_ERROR(host->model_->Reserve(engine.max_num_batched_tokens,
                                                std::min(engine.max_num_batched_tokens, engine.max_num_seqs),
                                                *host->team_));

@@ -22,6 +22,9 @@ struct ModelFlags {
   int32_t max_model_len = 0;            // tokens; 0: the model's own limit, cut to what fits in memory
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 2048;
+  int32_t long_prefill_token_threshold = 0;  // tokens; 0: three quarters of the budget of a step
+  std::string scheduling_policy = "fcfs";    // fcfs, priority
+  bool prefix_caching = true;
   double kv_cache_gib = 0.0;  // 0: sized from free memory
   int tensor_parallel_size = 1;
 };
@@ -36,6 +39,7 @@ struct ServeOptions {
   std::optional<int64_t> seed;
   bool log_requests = true;
   bool resolve_only = false;
+  bool dev_endpoints = false;
 };
 
 struct SamplingFlags {

@@ -87,6 +87,7 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
   server_options.http.port = static_cast<uint16_t>(options.port);
   server_options.http.log_requests = options.log_requests;
   server_options.api_keys = options.api_keys;
+  server_options.dev_endpoints = options.dev_endpoints;
   server_options.served_model_names = options.served_model_names;
   if (server_options.served_model_names.empty()) server_options.served_model_names.push_back(host->name());
   const std::string& name = server_options.served_model_names.front();

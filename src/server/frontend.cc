@@ -73,6 +73,7 @@ const std::vector<Frontend::Route>& Frontend::Routes() {
       {"POST", "/tokenize", &Frontend::TokenizeText, true},
       {"POST", "/detokenize", &Frontend::DetokenizeIds, true},
       {"GET", "/tokenizer_info", &Frontend::TokenizerInfo, true},
+      {"POST", "/reset_prefix_cache", &Frontend::ResetPrefixCache, true, /*is_dev=*/true},
   };
   return routes;
 }
@@ -91,7 +92,7 @@ void Frontend::OnRequest(ExchangeId id, HttpRequest request) {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   std::string allowed;
   for (const Route& route : Routes()) {
-    if (route.path != request.path) continue;
+    if (route.path != request.path || (route.is_dev && !options_.dev_endpoints)) continue;
     if (route.method == method) return (this->*route.handler)(id, request);
     allowed = route.method;
   }
@@ -161,6 +162,19 @@ void Frontend::MetricsText(ExchangeId id, HttpRequest&) {
   Respond(id, {.content_type = "text/plain; version=0.0.4; charset=utf-8",
                .body = context_.metrics.Render(context_.engine.stats(), http_.stats()),
                .headers = {}});
+}
+
+// A worker waits for the engine, which finishes its step first; this thread has streams to serve.
+void Frontend::ResetPrefixCache(ExchangeId id, HttpRequest&) {
+  workers_.Enqueue([this, id] {
+    const bool success = context_.engine.ResetPrefixCache();
+    http_.Post([this, id, success] {
+      if (!http_.IsOpen(id)) return;
+      std::string body;
+      JsonWriter(body).BeginObject().Key("success").Bool(success).EndObject();
+      Respond(id, {.body = std::move(body), .headers = {}});
+    });
+  });
 }
 
 ServedModel Frontend::Describe(std::string_view name) const {

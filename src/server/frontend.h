@@ -38,9 +38,11 @@ class Frontend final : public HttpHandler {
     std::string_view method, path;
     Handler handler;
     bool wants_key = false;  // where keys are set
+    bool is_dev = false;     // exists only with ServerOptions::dev_endpoints
   };
   static const std::vector<Route>& Routes();
 
+  void ResetPrefixCache(ExchangeId id, HttpRequest& request);
   void Health(ExchangeId id, HttpRequest& request);
   void Ready(ExchangeId id, HttpRequest& request);
   void Version(ExchangeId id, HttpRequest& request);

@@ -47,7 +47,9 @@ Status Generation::Start() {
       auto id = rooms_.engine.Submit({.prompt = is_last ? std::move(prompt) : prompt,
                                       .sampling = std::move(sampling),
                                       .eos_ids = rooms_.eos_ids,
-                                      .sink = rooms_.tokens.MakeSink(id_, index)});
+                                      .sink = rooms_.tokens.MakeSink(id_, index),
+                                      .priority = call_.priority,
+                                      .cache_salt = call_.cache_salt});
       if (!id) {
         Abort();
         return std::unexpected(std::move(id).error());
@@ -90,7 +92,10 @@ void Generation::Abort() {
 void Generation::Apply(TokenEvent& event) {
   const int32_t index = event.choice;
   if (!choices_[static_cast<size_t>(index)].is_running) return;  // said after its stop string
-  if (event.prompt_logprobs) {
+  if (event.cached) {
+    // The choices of one prompt share it, and usage counts it once.
+    if (index % call_.n == 0) usage_.cached_tokens += *event.cached;
+  } else if (event.prompt_logprobs) {
     OnPromptLogprobs(index, *event.prompt_logprobs);
   } else if (event.token) {
     OnToken(index, *event.token, std::move(event.logprobs));

@@ -195,7 +195,11 @@ std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& ht
   gauge("kv_cache_free_blocks", "KV blocks that are free.", engine.free_blocks);
   counter("num_preemptions_total", "Sequences sent back to the queue for lack of blocks.",
           engine.num_preemptions);
-  counter("prompt_tokens_total", "Prompt tokens computed.", engine.prompt_tokens);
+  counter("prompt_tokens_total", "Prompt tokens of sequences with a first token.", engine.prompt_tokens);
+  counter("prompt_tokens_cached_total", "Those of them that came from the prefix cache.",
+          engine.prompt_tokens_cached);
+  counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache.", engine.prefix_cache_queries);
+  counter("prefix_cache_hits_total", "Tokens found in the prefix cache.", engine.prefix_cache_hits);
   counter("generation_tokens_total", "Tokens generated.", engine.generation_tokens);
   counter("engine_steps_total", "Steps run.", engine.steps);
   counter("engine_failed_steps_total", "Steps that failed.", engine.failed_steps);

@@ -19,7 +19,8 @@ using nlohmann::json;
 constexpr size_t kMaxPrompts = 1024;
 constexpr int64_t kMaxChoicesPerPrompt = 128;
 constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxStopBytes = 1024;        // what a stop string may make the stream hold back
+constexpr size_t kMaxStopBytes = 1024;  // what a stop string may make the stream hold back
+constexpr size_t kMaxSaltBytes = 1024;
 constexpr int32_t kCompletionMaxTokens = 16;  // the default of /v1/completions
 constexpr double kMaxTemperature = 100.0;
 
@@ -206,6 +207,16 @@ Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLi
   Set(call.n, n);
   const std::string same_n = std::to_string(call.n);
   ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("best_of", {same_n}));
+  ATTEST_ASSIGN_OR_RETURN(const auto priority, fields.Int("priority", std::numeric_limits<int32_t>::min(),
+                                                          std::numeric_limits<int32_t>::max()));
+  Set(call.priority, priority);
+  ATTEST_ASSIGN_OR_RETURN(const auto salt, fields.String("cache_salt"));
+  if (salt && (salt->empty() || salt->size() > kMaxSaltBytes)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache_salt must have 1 to {} bytes, not {}", kMaxSaltBytes, salt->size()),
+                "cache_salt");
+  }
+  call.cache_salt = salt.value_or("");
   ATTEST_ASSIGN_OR_RETURN(const auto keep_stop, fields.Bool("include_stop_str_in_output"));
   Set(call.keep_stop_text, keep_stop);
   ATTEST_ASSIGN_OR_RETURN(const auto skip_special, fields.Bool("skip_special_tokens"));

@@ -33,6 +33,8 @@ struct GenerationCall {
   bool stream = false;
   bool include_usage = false;           // one usage chunk at the end of a stream
   bool continuous_usage_stats = false;  // usage in every chunk of a stream
+  int32_t priority = 0;                 // of all its sequences; smaller goes first
+  std::string cache_salt;               // prefixes are shared only with requests of the same salt
 };
 
 // Errors: kInvalidArgument and kUnsupported name the field; kNotFound is an unknown model.

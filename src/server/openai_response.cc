@@ -12,7 +12,9 @@ void AppendUsage(JsonWriter& json, const Usage& usage) {
   json.Key("usage").BeginObject();
   json.Key("prompt_tokens").Int(usage.prompt_tokens);
   json.Key("total_tokens").Int(usage.prompt_tokens + usage.completion_tokens);
-  json.Key("completion_tokens").Int(usage.completion_tokens).EndObject();
+  json.Key("completion_tokens").Int(usage.completion_tokens);
+  json.Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(usage.cached_tokens).EndObject();
+  json.EndObject();
 }
 
 void AppendFinish(JsonWriter& json, FinishReason finish, const StopReason& stop_reason) {

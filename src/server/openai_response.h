@@ -15,6 +15,7 @@ namespace attest {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt tokens, those from the prefix cache
 };
 
 // What ended a choice beyond its finish reason: nothing to tell (eos, length), a stop string, a stop token

@@ -27,6 +27,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;            // empty: /v1 is open
   std::vector<std::string> served_model_names;  // at least one; the first is the one answers carry
   int num_workers = 2;                          // threads for JSON, templates and tokenization
+  bool dev_endpoints = false;                   // routes that change the server, such as /reset_prefix_cache
 };
 
 struct ServerContext {

@@ -17,6 +17,13 @@ class TokenQueue::Sink final : public TokenSink {
     if (count.fetch_sub(1) == 1) count.notify_all();
   }
 
+  void OnPromptDone(int32_t cached_tokens) override {
+    TokenEvent event;
+    event.generation = generation_;
+    event.choice = choice_;
+    event.cached = cached_tokens;
+    queue_.Push(std::move(event));
+  }
   void OnToken(int32_t token) override {
     TokenEvent event;
     event.generation = generation_;

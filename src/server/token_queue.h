@@ -20,7 +20,8 @@ using GenerationId = uint64_t;
 struct TokenEvent {
   GenerationId generation = 0;
   int32_t choice = 0;
-  std::optional<int32_t> token;  // set: one token
+  std::optional<int32_t> cached;  // set: the prompt is done, and how many tokens of it were cached
+  std::optional<int32_t> token;   // set: one token
   // Of `token` or `stop_token`, and of the prompt (an event of its own), where they are wanted.
   std::unique_ptr<TokenLogprobs> logprobs;
   std::unique_ptr<std::vector<TokenLogprobs>> prompt_logprobs;

@@ -64,12 +64,26 @@ TEST(CommandLine, TensorParallelTakesItsShortName) {
   EXPECT_EQ(Accept<ServeOptions>({"serve", "--tensor-parallel-size", "2"}).model.tensor_parallel_size, 2);
 }
 
+TEST(CommandLine, PrefixCachingIsOnUnlessSwitchedOff) {
+  EXPECT_TRUE(Accept<ServeOptions>({"serve"}).model.prefix_caching);
+  EXPECT_TRUE(Accept<ServeOptions>({"serve", "--enable-prefix-caching"}).model.prefix_caching);
+  EXPECT_FALSE(Accept<ServeOptions>({"serve", "--no-enable-prefix-caching"}).model.prefix_caching);
+  EXPECT_FALSE(Accept<ServeOptions>({"serve"}).dev_endpoints);
+  EXPECT_TRUE(Accept<ServeOptions>({"serve", "--enable-dev-endpoints"}).dev_endpoints);
+  const auto options = Accept<ServeOptions>(
+      {"serve", "--scheduling-policy", "priority", "--long-prefill-token-threshold", "256"});
+  EXPECT_EQ(options.model.scheduling_policy, "priority");
+  EXPECT_EQ(options.model.long_prefill_token_threshold, 256);
+}
+
 TEST(CommandLine, ValuesOutOfRangeAreRefusedWithTheFlag) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"serve", "--port", "70000"},
                                                {"serve", "--port", "x"},
                                                {"serve", "--block-size", "17"},
                                                {"serve", "--max-num-seqs", "0"},
                                                {"serve", "--kv-cache-dtype", "fp4"},
+                                               {"serve", "--scheduling-policy", "lifo"},
+                                               {"serve", "--long-prefill-token-threshold", "-1"},
                                                {"serve", "--compute", "f64"},
                                                {"generate", "--temperature", "-1"},
                                                {"generate", "--max-tokens", "99999999999"},

@@ -2,6 +2,7 @@
 
 Needs the program ($ATTEST_BINARY), the default model in the cache and the package openai; exits 77 where one is
 missing."""
+import json
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 try:
@@ -93,6 +95,11 @@ class WithTheOpenAiClient(unittest.TestCase):
         self.assertEqual(answer.choices[0].finish_reason, "length")
         self.assertEqual(answer.usage.completion_tokens, 12)
         self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + 12)
+
+    def test_a_priority_without_its_policy_is_refused(self):
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.complete(extra_body={"priority": 1})
+        self.assertIn("fcfs", str(refused.exception))
 
     def test_a_chat_answers_and_ends_by_itself(self):
         answer = self.client.chat.completions.create(model=NAME, messages=QUESTION, temperature=0)
@@ -224,6 +231,57 @@ class WithAKey(unittest.TestCase):
             with self.assertRaises(openai.AuthenticationError):
                 server.client().models.list()
             self.assertEqual(server.client("secret").models.list().data[0].id, NAME)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+
+class ThePrefixCache(unittest.TestCase):
+    PROMPT = "The sea is wide. " * 40
+
+    def cached(self, server, tail, **fields):
+        answer = server.client().completions.create(
+            model=NAME, prompt=self.PROMPT + tail, max_tokens=4, temperature=0, extra_body=fields)
+        return answer.choices[0].text, answer.usage.prompt_tokens_details.cached_tokens
+
+    def reset(self, server):
+        request = urllib.request.Request(server.url + "/reset_prefix_cache", method="POST")
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return json.load(reply)
+
+    def test_a_shared_beginning_is_reused_reported_and_forgotten(self):
+        server = Server("--enable-dev-endpoints")
+        try:
+            text, cached = self.cached(server, "The ship")
+            self.assertEqual(cached, 0)
+            again, hit = self.cached(server, "The ship")
+            self.assertEqual(again, text)
+            self.assertGreaterEqual(hit, 192)  # 200 tokens and more, in blocks of 16
+            self.assertEqual(self.cached(server, "A boat")[1], hit)
+            self.assertEqual(server.metric("prefix_cache_hits_total"), 2 * hit)
+            self.assertEqual(server.metric("prompt_tokens_cached_total"), 2 * hit)
+            self.assertGreater(server.metric("prefix_cache_queries_total"), 3 * hit)
+            self.assertEqual(self.cached(server, "The ship", cache_salt="another")[1], 0)
+            self.assertEqual(self.reset(server), {"success": True})
+            self.assertEqual(self.cached(server, "The ship")[1], 0)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_without_it_nothing_is_reused_and_there_is_no_route_to_reset_it(self):
+        server = Server("--no-enable-prefix-caching")
+        try:
+            self.assertEqual(self.cached(server, "The ship"), self.cached(server, "The ship"))
+            self.assertEqual(self.cached(server, "The ship")[1], 0)
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                self.reset(server)
+            self.assertEqual(refused.exception.code, 404)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_a_priority_is_taken_under_its_policy(self):
+        server = Server("--scheduling-policy", "priority")
+        try:
+            self.assertIn("text", server.client().completions.create(
+                model=NAME, prompt="a", max_tokens=1, extra_body={"priority": -2}).choices[0].model_dump())
         finally:
             self.assertEqual(server.stop(), 0)
 

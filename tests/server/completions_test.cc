@@ -1,6 +1,7 @@
 // /v1/completions and what it shares with /v1/chat/completions, over a socket and the fake engine.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 
 #include "tests/support/server_fixture.h"
@@ -30,7 +31,35 @@ TEST_F(Completions, AnswersInTheOpenAiShape) {
   EXPECT_TRUE(choice["logprobs"].is_null());
   EXPECT_TRUE(choice["stop_reason"].is_null());
   // <bos>, 'h', 'i'
-  EXPECT_EQ(body["usage"], json({{"prompt_tokens", 3}, {"completion_tokens", 4}, {"total_tokens", 7}}));
+  EXPECT_EQ(body["usage"], json({{"prompt_tokens", 3},
+                                 {"completion_tokens", 4},
+                                 {"total_tokens", 7},
+                                 {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
+}
+
+TEST_F(Completions, UsageTellsWhatThePrefixCacheHadOfEachPromptOnce) {
+  StartServer();
+  engine_->SetCached([](const Request& request) { return static_cast<int32_t>(request.prompt.size()) - 1; });
+  const json usage = Json(Complete(R"({"prompt":[[1,2,3],[4,5,6,7,8]],"n":3,"max_tokens":2})"))["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 8);
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 2 + 4);
+  const auto events = Events(Complete(
+      R"({"prompt":[1,2,3],"max_tokens":2,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}})"));
+  for (const json& event : events) EXPECT_EQ(event["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+}
+
+TEST_F(Completions, PriorityAndSaltReachTheEngine) {
+  std::atomic<int32_t> priority{0};
+  std::string salt;
+  script_ = [&](const Request& request) {
+    priority = request.priority;
+    salt = request.cache_salt;
+    return std::vector<int32_t>{'a'};
+  };
+  StartServer();
+  EXPECT_EQ(Complete(R"({"prompt":"hi","priority":-7,"cache_salt":"tenant"})").status, 200);
+  EXPECT_EQ(priority, -7);
+  EXPECT_EQ(salt, "tenant");
 }
 
 TEST_F(Completions, DefaultsToSixteenTokensAndTheFirstModel) {

@@ -217,7 +217,10 @@ TEST_F(Logprobs, EchoOfNoTokensIsThePromptAlone) {
   EXPECT_EQ(choice["logprobs"]["tokens"], json({"h", "i"}));
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_TRUE(choice["stop_reason"].is_null());
-  EXPECT_EQ(body["usage"], json({{"prompt_tokens", 2}, {"completion_tokens", 0}, {"total_tokens", 2}}));
+  EXPECT_EQ(body["usage"], json({{"prompt_tokens", 2},
+                                 {"completion_tokens", 0},
+                                 {"total_tokens", 2},
+                                 {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
   const auto events = Events(Complete(R"({"prompt":[104,105],"echo":true,"max_tokens":0,"stream":true})"));
   EXPECT_EQ(Joined(events), "hi");
 }

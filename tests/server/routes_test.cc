@@ -74,6 +74,46 @@ TEST_F(Routes, UnknownPathsAre404AndWrongMethods405) {
   EXPECT_EQ(Post(port(), "/health", "{}").headers.at("allow"), "GET, HEAD");
 }
 
+TEST_F(Routes, ThePrefixCacheIsResetOnlyWhereDevEndpointsAreOn) {
+  StartServer();
+  EXPECT_EQ(Post(port(), "/reset_prefix_cache", "").status, 404);
+}
+
+TEST_F(Routes, ResetOfThePrefixCacheTellsWhetherItWorked) {
+  options_.dev_endpoints = true;
+  StartServer();
+  const HttpReply idle = Post(port(), "/reset_prefix_cache", "");
+  EXPECT_EQ(idle.status, 200);
+  EXPECT_EQ(idle.body, R"({"success":true})");
+  EXPECT_EQ(Get(port(), "/reset_prefix_cache").status, 405);
+  engine_->Pause(true);
+  HttpClient client(port());
+  client.SendRequest("POST", "/v1/completions", R"({"prompt":"hi","stream":true})");
+  ASSERT_EQ(client.ReadHead().status, 200);
+  EXPECT_EQ(Post(port(), "/reset_prefix_cache", "").body, R"({"success":false})");
+}
+
+TEST_F(Routes, ResetOfThePrefixCacheWantsTheKey) {
+  options_.dev_endpoints = true;
+  options_.api_keys = {"secret"};
+  StartServer();
+  EXPECT_EQ(Post(port(), "/reset_prefix_cache", "").status, 401);
+}
+
+TEST_F(Routes, MetricsShowThePrefixCache) {
+  StartServer();
+  const std::string text = Get(port(), "/metrics").body;
+  const std::string labels = R"({engine="0",model_name="test-model"} )";
+  for (const char* line :
+       {"prefix_cache_queries_total,33", "prefix_cache_hits_total,22", "prompt_tokens_cached_total,11"}) {
+    const std::string words = line;
+    const size_t comma = words.find(',');
+    EXPECT_NE(text.find("attest:" + words.substr(0, comma) + labels + words.substr(comma + 1)),
+              std::string::npos)
+        << line;
+  }
+}
+
 TEST_F(Routes, HeadHasTheHeadersOfGetAndNoBody) {
   StartServer();
   HttpClient client(port());
