@@ -143,10 +143,15 @@ Expected<SamplingParams> DefaultSampling(const Checkpoint& checkpoint) {
                           Number(config, "temperature", sampling.temperature, 0, 100));
   ATTEST_ASSIGN_OR_RETURN(const double top_p, Number(config, "top_p", sampling.top_p, 0, 1));
   ATTEST_ASSIGN_OR_RETURN(const double min_p, Number(config, "min_p", sampling.min_p, 0, 1));
+  ATTEST_ASSIGN_OR_RETURN(const double typical_p, Number(config, "typical_p", sampling.typical_p, 0, 1));
+  ATTEST_ASSIGN_OR_RETURN(const double repetition_penalty,
+                          Number(config, "repetition_penalty", sampling.repetition_penalty, 0, 100));
   ATTEST_ASSIGN_OR_RETURN(const double top_k, Number(config, "top_k", 0, 0, INT32_MAX));
   sampling.temperature = static_cast<float>(temperature);
   if (top_p > 0) sampling.top_p = static_cast<float>(top_p);
   sampling.min_p = static_cast<float>(min_p);
+  if (typical_p > 0) sampling.typical_p = static_cast<float>(typical_p);
+  if (repetition_penalty > 0) sampling.repetition_penalty = static_cast<float>(repetition_penalty);
   sampling.top_k = static_cast<int32_t>(top_k);
   return sampling;
 }

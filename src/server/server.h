@@ -36,7 +36,7 @@ struct ServerContext {
   const ChatTemplate* chat_template = nullptr;  // nullptr: chat requests get a 400 that says so
   ServerMetrics& metrics;                       // also the engine's observer
   std::vector<int32_t> eos_ids;                 // end a generation unless ignore_eos
-  SamplingParams default_sampling;         // temperature, top_k, top_p, min_p, seed where a request sets none
+  SamplingParams default_sampling;         // temperature, filters, penalties, seed where a request sets none
   std::string model_root;                  // where the model came from, for /v1/models
   std::string version;                     // of this program
   std::string tokenizer_config_json = {};  // what /tokenizer_info tells, see TokenizerInfoJson; may be empty
