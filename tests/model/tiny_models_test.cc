@@ -82,6 +82,28 @@ TEST_P(TinyModel, PreciseModeGivesTheRecordedLogits) {
   EXPECT_LE(comparison.largest_gap_where_greedy_differs, 2 * kPreciseTolerance);
 }
 
+// For logprobs of prompts: a step that asked for its last row only can be asked for the others, in any order
+// and in more rows than it reserved.
+TEST_P(TinyModel, LogitsOfFurtherRowsAreThoseOfTheStep) {
+  const auto model = Load(folder_, ComputeMode::kPrecise);
+  ASSERT_NE(model, nullptr);
+  ModelDriver driver(*model, team_, 1, 128);
+  ASSERT_NE(driver.Step(0, tokens(), /*last_row_only=*/true).data, nullptr);
+  const int64_t vocab = model->config().vocab_size;
+  const auto count = static_cast<int64_t>(tokens().size());
+  std::vector<float> logits(static_cast<size_t>(count * vocab), std::nanf(""));
+  std::vector<int32_t> rows;
+  for (int32_t row = 0; row < count; ++row) rows.push_back(static_cast<int32_t>(count) - 1 - row);
+  model->Logits(rows, View<float, 2>::Dense(logits.data(), {count, vocab}), team_);
+  std::vector<float> ordered(logits.size());
+  for (int64_t row = 0; row < count; ++row) {
+    std::copy_n(logits.begin() + row * vocab, vocab, ordered.begin() + (count - 1 - row) * vocab);
+  }
+  EXPECT_LE(
+      LargestLogitDifference(View<const float, 2>::Dense(ordered.data(), {count, vocab}), "full_logits"),
+      kPreciseTolerance);
+}
+
 // The yardstick of the default mode: transformers itself in bfloat16, which rounds every activation.
 TEST_P(TinyModel, FastModeIsCloserThanTransformersInBf16) {
   const auto model = Load(folder_, ComputeMode::kFast);
