@@ -41,9 +41,12 @@ int64_t StoreRow(const float* from, int n, T* to) {
   return lost;
 }
 
-// The row's values divided by the scale. `buffer` has room for n values.
-const float* Values(const std::byte* row, DType dtype, int n, float scale, float* buffer) {
+// The row's values divided by the scale. `storage` grows only where they have to be changed: a model's own
+// step appends plain f32 and allocates nothing.
+const float* Values(const std::byte* row, DType dtype, int n, float scale, std::vector<float>& storage) {
   if (dtype == DType::kF32 && scale == 1.0f) return reinterpret_cast<const float*>(row);
+  storage.resize(static_cast<size_t>(n));
+  float* const buffer = storage.data();
   RowToFloats(row, dtype, n, buffer);
   if (scale != 1.0f) {
     for (int i = 0; i < n; ++i) buffer[i] /= scale;
@@ -58,7 +61,7 @@ int64_t AppendRows(const KvRows& rows, bool is_value, const PagedKv& kv, int64_t
   const KvPages& pages = is_value ? kv.v : kv.k;
   const auto dim = static_cast<int>(from.shape[2]);
   const int64_t element_bytes = BlockBytes(rows.dtype);
-  std::vector<float> buffer(static_cast<size_t>(dim));
+  std::vector<float> storage;
   int64_t lost = 0;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t slot = rows.slots[static_cast<size_t>(row)];
@@ -70,8 +73,7 @@ int64_t AppendRows(const KvRows& rows, bool is_value, const PagedKv& kv, int64_t
     T* to = static_cast<T*>(pages.data) + block * pages.block_stride + offset * pages.slot_stride;
     for (int64_t head = 0; head < from.shape[1]; ++head) {
       const std::byte* data = from.data + (row * from.stride[0] + head * from.stride[1]) * element_bytes;
-      const float* values =
-          Values(data, rows.dtype, dim, scale.at(seq, static_cast<int>(head)), buffer.data());
+      const float* values = Values(data, rows.dtype, dim, scale.at(seq, static_cast<int>(head)), storage);
       lost += StoreRow(values, dim, to + head * pages.head_stride);
     }
   }
