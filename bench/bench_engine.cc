@@ -5,12 +5,15 @@
 // Prompts of a case are the same each time, so the prefix cache is off unless a case is about it.
 //
 //   bench_engine MODEL [--threads N] [--max-model-len N] [--enable-prefix-caching]
+//                [--verify-attention RATE]
 //   generate N ID ID ...       greedy continuation of the ids                       {"tokens": [...]}
 //   prefill TOKENS             time to the first token of one prompt                {"seconds": s}
 //   shared TOKENS N            the same for a prompt whose first TOKENS are always the same and whose last
 //                              16 are those of N; a second N finds the first in the prefix cache
 //   decode CONTEXT N           N tokens after a prompt of CONTEXT tokens            {"seconds": s}
 //   streams S CONTEXT N        N tokens on each of S sequences together             {"seconds": s}
+// With a rate each answer also has "checked", the rows the oracle recomputed meanwhile, prefill included, and
+// "check_seconds", the time the engine thread spent on that.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/sentinel.h"
 #include "base/log.h"
 #include "cli/model_host.h"
 
@@ -147,15 +151,24 @@ std::string RunCase(Engine& engine, const std::string& line) {
   return fmt::format(R"({{"seconds": {}}})", Seconds(end - begin));
 }
 
+int64_t Checked(const SentinelStats& stats) {
+  int64_t rows = 0;
+  for (const SentinelCounts& counts : stats.counts) rows += counts.rows_checked;
+  return rows;
+}
+
 int Main(int argc, char** argv) {
   ModelFlags flags;
   flags.prefix_caching = false;
+  double verify_rate = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--threads" && i + 1 < argc) {
       flags.threads = std::atoi(argv[++i]);
     } else if (word == "--max-model-len" && i + 1 < argc) {
       flags.max_model_len = std::atoi(argv[++i]);
+    } else if (word == "--verify-attention" && i + 1 < argc) {
+      verify_rate = std::atof(argv[++i]);
     } else if (word == "--compute" && i + 1 < argc) {
       flags.compute = argv[++i];
     } else if (word == "--enable-prefix-caching") {
@@ -171,7 +184,12 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "bench_engine: %s\n", host.error().message.c_str());
     return 1;
   }
-  auto engine = (*host)->StartEngine(nullptr);
+  std::unique_ptr<Sentinel> sentinel;
+  if (verify_rate > 0) {
+    sentinel = std::make_unique<Sentinel>(
+        SentinelOptions{.rate = verify_rate, .on_mismatch = OnMismatch::kStop, .case_folder = {}});
+  }
+  auto engine = (*host)->StartEngine(nullptr, sentinel.get());
   if (!engine) {
     std::fprintf(stderr, "bench_engine: %s\n", engine.error().message.c_str());
     return 1;
@@ -179,7 +197,15 @@ int Main(int argc, char** argv) {
   std::puts("ready");
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {
-    std::puts(RunCase(**engine, line).c_str());
+    const SentinelStats before = sentinel ? sentinel->stats() : SentinelStats{};
+    std::string answer = RunCase(**engine, line);
+    if (sentinel) {
+      const SentinelStats after = sentinel->stats();
+      answer.pop_back();
+      answer += fmt::format(R"(, "checked": {}, "check_seconds": {}}})", Checked(after) - Checked(before),
+                            after.check_seconds - before.check_seconds);
+    }
+    std::puts(answer.c_str());
     std::fflush(stdout);
   }
   return 0;

@@ -203,19 +203,40 @@ CallLayout CallLayoutOf(const AttentionPlan& plan) {
 static_assert(sizeof(std::atomic<int32_t>) == 4 && std::is_trivially_copyable_v<AttentionParams> &&
               alignof(AttentionParams) <= 64);
 
+AttentionParams CompleteParams(const AttentionPlan& plan, AttentionParams params) {
+  const AttentionSpec& spec = plan.spec();
+  params.block_tables = plan.lengths().block_tables;
+  params.q_begin = plan.lengths().q_begin;
+  params.kv_len = plan.lengths().kv_len;
+  params.q_heads = spec.q_heads;
+  params.kv_heads = spec.kv_heads;
+  params.head_dim = spec.head_dim;
+  params.v_head_dim = spec.v_head_dim;
+  params.scale = spec.scale;
+  params.mask = MaskOf(spec);
+  params.softcap = spec.softcap;
+  return params;
+}
+
+AttentionParams ParamsOf(const AttentionPlan& plan, const AttendArgs& args) {
+  AttentionParams params;
+  params.q = {.data = reinterpret_cast<const std::byte*>(args.q.data),
+              .shape = args.q.shape,
+              .stride = args.q.stride};
+  params.out = {.data = reinterpret_cast<std::byte*>(args.out.data),
+                .shape = args.out.shape,
+                .stride = args.out.stride};
+  params.paged = args.kv;
+  params.alibi_slopes = args.alibi_slopes;
+  params.sinks = args.sinks;
+  return CompleteParams(plan, params);
+}
+
 AttentionCall::AttentionCall(const AttentionPlan& plan, const AttentionParams& params, std::byte* workspace)
-    : plan_(&plan), params_(params), workspace_(workspace), layout_(CallLayoutOf(plan)) {
-  const AttentionSpec& spec = plan.spec_;
-  params_.block_tables = plan.lengths_.block_tables;
-  params_.q_begin = plan.lengths_.q_begin;
-  params_.kv_len = plan.lengths_.kv_len;
-  params_.q_heads = spec.q_heads;
-  params_.kv_heads = spec.kv_heads;
-  params_.head_dim = spec.head_dim;
-  params_.v_head_dim = spec.v_head_dim;
-  params_.scale = spec.scale;
-  params_.mask = MaskOf(spec);
-  params_.softcap = spec.softcap;
+    : plan_(&plan),
+      params_(CompleteParams(plan, params)),
+      workspace_(workspace),
+      layout_(CallLayoutOf(plan)) {
   auto* by_group = reinterpret_cast<AttentionParams*>(workspace + layout_.params);
   for (size_t i = 0; i < plan.groups_.size(); ++i) {
     std::construct_at(by_group + i, params_)->owned = {plan.groups_[i].seqs};
@@ -265,17 +286,7 @@ void AttendParams(const AttentionPlan& plan, const AttentionParams& params, Thre
 }
 
 void Attend(const AttentionPlan& plan, const AttendArgs& args, ThreadTeam& team) {
-  AttentionParams params;
-  params.q = {.data = reinterpret_cast<const std::byte*>(args.q.data),
-              .shape = args.q.shape,
-              .stride = args.q.stride};
-  params.out = {.data = reinterpret_cast<std::byte*>(args.out.data),
-                .shape = args.out.shape,
-                .stride = args.out.stride};
-  params.paged = args.kv;
-  params.alibi_slopes = args.alibi_slopes;
-  params.sinks = args.sinks;
-  AttendParams(plan, params, team, args.poison_outputs);
+  AttendParams(plan, ParamsOf(plan, args), team, args.poison_outputs);
 }
 
 void AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,

@@ -23,7 +23,7 @@ namespace attest {
 
 struct KernelEntry;  // attention/dispatch.h: name, contract, launch function
 
-// Which kernels this process may use. Immutable after Create.
+// Which kernels this process may use. A value: immutable after Create, replaced as a whole by its owner.
 class AttentionRouter {
  public:
   // `forced` names the one kernel that must run ("" lets the contract choose), or one per phase:
@@ -34,6 +34,11 @@ class AttentionRouter {
   // Start-up check: every phase the engine can produce has a route for this spec. The error prints every
   // kernel with every reason it refused.
   [[nodiscard]] Status CheckSpec(const AttentionSpec& spec) const;
+
+  // The same without one kernel, whose rows were found wrong: the contracts choose as if it were not in the
+  // list, and a forced name that is excluded refuses every call.
+  [[nodiscard]] AttentionRouter Without(std::string_view kernel) const;
+  [[nodiscard]] std::span<const std::string> excluded() const { return excluded_; }
 
   [[nodiscard]] const CpuFeatures& cpu() const { return cpu_; }
   [[nodiscard]] const std::string& forced() const { return forced_; }
@@ -46,6 +51,7 @@ class AttentionRouter {
   CpuFeatures cpu_;
   std::string forced_;
   std::array<std::string, kNumAttentionPhases> forced_by_phase_;
+  std::vector<std::string> excluded_;
 };
 
 // The lengths of one step; views stay valid while the plan is used.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "attention/contracts_cpu.h"
 
 namespace attest {
@@ -55,10 +58,21 @@ std::string KernelNames() {
   return names;
 }
 
-std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures& cpu) {
+std::vector<Reason> RefusalsOf(const KernelEntry& entry, const AttentionProblem& problem,
+                               const CpuFeatures& cpu, ExcludedKernels excluded) {
+  std::vector<Reason> reasons;
+  if (std::ranges::find(excluded, entry.contract.name) != excluded.end()) {
+    reasons.push_back({"kernel", "quarantined", "one whose rows agree with the oracle"});
+  }
+  for (Reason& reason : Check(entry.contract, problem, cpu)) reasons.push_back(std::move(reason));
+  return reasons;
+}
+
+std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures& cpu,
+                             ExcludedKernels excluded) {
   std::string text;
   for (const KernelEntry* entry : kKernels) {
-    const std::vector<Reason> reasons = Check(entry->contract, problem, cpu);
+    const std::vector<Reason> reasons = RefusalsOf(*entry, problem, cpu, excluded);
     std::string line;
     for (const Reason& reason : reasons) {
       line += line.empty() ? "" : "; ";
@@ -70,7 +84,8 @@ std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures&
   return text;
 }
 
-Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu, std::string_view forced) {
+Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu, std::string_view forced,
+                       ExcludedKernels excluded) {
   ATTEST_RETURN_IF_ERROR(ValidateSpec(problem.spec));
   if (!forced.empty()) {
     const KernelEntry* entry = FindKernel(forced);
@@ -79,7 +94,7 @@ Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu, 
                   fmt::format("attention kernel '{}' does not exist, known: {}", forced, KernelNames()),
                   "attention_backend");
     }
-    const std::vector<Reason> reasons = Check(entry->contract, problem, cpu);
+    const std::vector<Reason> reasons = RefusalsOf(*entry, problem, cpu, excluded);
     if (reasons.empty()) return Route(*entry, problem.phase);
     std::string text;
     for (const Reason& reason : reasons) {
@@ -92,11 +107,11 @@ Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu, 
                 "attention_backend");
   }
   for (const KernelEntry* entry : kKernels) {
-    if (Check(entry->contract, problem, cpu).empty()) return Route(*entry, problem.phase);
+    if (RefusalsOf(*entry, problem, cpu, excluded).empty()) return Route(*entry, problem.phase);
   }
   return Fail(ErrorCode::kUnsupported,
               fmt::format("no attention kernel accepts {}:\n{}", AttentionPhaseName(problem.phase),
-                          DescribeRefusals(problem, cpu)),
+                          DescribeRefusals(problem, cpu, excluded)),
               "attention");
 }
 

@@ -25,6 +25,14 @@ struct KernelEntry {
 [[nodiscard]] const KernelEntry* FindKernel(std::string_view name);
 [[nodiscard]] std::string KernelNames();  // "attention_general, reference"
 
+// Names of kernels that must not run although they exist: their results were found wrong
+// (attention/sentinel.h).
+using ExcludedKernels = std::span<const std::string>;
+
+// Every reason why a kernel does not do a call: its contract's, after the one that it is excluded.
+[[nodiscard]] std::vector<Reason> RefusalsOf(const KernelEntry& entry, const AttentionProblem& problem,
+                                             const CpuFeatures& cpu, ExcludedKernels excluded);
+
 // Proof that a kernel's contract accepted a problem. Only Choose makes one; the launcher takes nothing else.
 class Route {
  public:
@@ -34,19 +42,20 @@ class Route {
 
  private:
   friend Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu,
-                                std::string_view forced);
+                                std::string_view forced, ExcludedKernels excluded);
   Route(const KernelEntry& entry, AttentionPhase phase) : entry_(&entry), phase_(phase) {}
   const KernelEntry* entry_;
   AttentionPhase phase_;
 };
 
-// The first kernel of the list that accepts, or the forced one. kNotFound: the forced name does not exist
-// (the message lists the known ones). kUnsupported: the forced kernel, or every kernel, refuses; the message
-// holds every reason. kInvalidArgument: the problem contradicts itself (ValidateSpec).
+// The first kernel of the list that accepts and is not excluded, or the forced one. kNotFound: the forced
+// name does not exist (the message lists the known ones). kUnsupported: the forced kernel, or every kernel,
+// refuses; the message holds every reason. kInvalidArgument: the problem contradicts itself (ValidateSpec).
 [[nodiscard]] Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu,
-                                     std::string_view forced = "");
+                                     std::string_view forced = "", ExcludedKernels excluded = {});
 
 // Every kernel of the list with its reasons, one line each: "attention_x: head_dim is 36, expected ...".
-[[nodiscard]] std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures& cpu);
+[[nodiscard]] std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures& cpu,
+                                           ExcludedKernels excluded = {});
 
 }  // namespace attest

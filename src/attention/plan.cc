@@ -35,8 +35,7 @@ class Candidates {
       const std::string& forced = router_.forced_for(phase);
       for (const KernelEntry* entry : KernelList()) {
         if (!forced.empty() && entry->contract.name != forced) continue;
-        if (HasIsa(router_.cpu(), entry->contract.isa) &&
-            Check(entry->contract, problem, router_.cpu()).empty()) {
+        if (RefusalsOf(*entry, problem, router_.cpu(), router_.excluded()).empty()) {
           cached->push_back(entry);
         }
       }
@@ -205,7 +204,7 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
                                      .max_q_len = q_len,
                                      .min_kv_len = kv_len,
                                      .max_kv_len = kv_len};
-      auto route = Choose(problem, router.cpu(), router.forced_for(key.phase));
+      auto route = Choose(problem, router.cpu(), router.forced_for(key.phase), router.excluded());
       ATTEST_CHECK(!route);
       route.error().message = fmt::format("sequence {}: {}", seq, route.error().message);
       return std::unexpected(std::move(route).error());

@@ -81,6 +81,12 @@ class AttentionPlan {
 void AttendParams(const AttentionPlan& plan, const AttentionParams& params, ThreadTeam& team,
                   bool poison_outputs = kPoisonOutputs);
 
+// What the kernels of a plan receive: `params` with lengths, tables, heads, scale and mask filled in. Only
+// `owned` is left out, which differs from group to group.
+[[nodiscard]] AttentionParams CompleteParams(const AttentionPlan& plan, AttentionParams params);
+// The same for one layer of the engine.
+[[nodiscard]] AttentionParams ParamsOf(const AttentionPlan& plan, const AttendArgs& args);
+
 // Whether tensors fit the plan, without reading any element: shapes, dtypes, strides, the presence of each
 // optional input. kInvalidArgument names the field.
 [[nodiscard]] Status ValidateParams(const AttentionPlan& plan, const AttentionParams& params);

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "attention/attention.h"
 #include "attention/dispatch.h"
 
@@ -52,11 +54,17 @@ Expected<AttentionRouter> AttentionRouter::Create(const CpuFeatures& cpu, std::s
   return router;
 }
 
+AttentionRouter AttentionRouter::Without(std::string_view kernel) const {
+  AttentionRouter router = *this;
+  if (std::ranges::find(excluded_, kernel) == excluded_.end()) router.excluded_.emplace_back(kernel);
+  return router;
+}
+
 Status AttentionRouter::CheckSpec(const AttentionSpec& spec) const {
   ATTEST_RETURN_IF_ERROR(ValidateSpec(spec));
   for (const AttentionPhase phase : kAttentionPhases) {
     const AttentionProblem problem{.spec = spec, .phase = phase};
-    const auto route = Choose(problem, cpu_, forced_for(phase));
+    const auto route = Choose(problem, cpu_, forced_for(phase), excluded_);
     if (!route) return std::unexpected(route.error());
   }
   return {};

@@ -135,6 +135,11 @@ void PrefixCache::Detach(PrefixChain& chain) {
   chain.tip = 0;
 }
 
+void PrefixCache::Truncate(PrefixChain& chain, size_t num_blocks) {
+  ATTEST_CHECK_EQ(chain.published, 0);
+  if (chain.hashes.size() > num_blocks) chain.hashes.resize(num_blocks);
+}
+
 void PrefixCache::Drop(int32_t block) {
   Record& entry = records_[static_cast<size_t>(block)];
   ATTEST_CHECK(entry.node != 0);

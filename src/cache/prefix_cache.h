@@ -39,7 +39,7 @@ struct CacheKey {
 [[nodiscard]] std::string JoinCacheKeys(std::span<const CacheKey> keys);
 
 // How far the cache knows a sequence. Owned by the sequence, written by the cache. Tokens are only appended
-// to a sequence, so hashes stay true.
+// to a sequence, so hashes stay true; who takes some back calls Truncate.
 struct PrefixChain {
   std::string keys;               // JoinCacheKeys
   std::vector<BlockHash> hashes;  // of its full blocks, as far as they were needed
@@ -76,6 +76,8 @@ class PrefixCache {
   void Withdraw(PrefixChain& chain, std::span<const int32_t> blocks);
   // The sequence gave its blocks back and begins again.
   static void Detach(PrefixChain& chain);
+  // Of the tokens of the sequence only those of its first `num_blocks` blocks stay. REQUIRES: it is detached.
+  static void Truncate(PrefixChain& chain, size_t num_blocks);
 
   // Forgets everything: no later sequence finds what was computed before. Blocks in use go on being used, and
   // their sequences publish nothing more.

@@ -156,6 +156,23 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   app.add_option("--metrics-prefix", options.metrics_prefix,
                  "Prefix of the series in /metrics (vllm: for its dashboards)")
       ->capture_default_str();
+  app.add_option("--verify-attention", options.verify_attention,
+                 "Fraction of attention rows that the oracle recomputes while serving; 0 turns it off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--on-mismatch", options.on_mismatch,
+                 "When a row is wrong: log it, quarantine its kernel and compute again, or stop serving")
+      ->check(CLI::IsMember({"log", "quarantine", "stop"}))
+      ->capture_default_str();
+  app.add_option(
+      "--attention-cases", options.attention_cases,
+      "Folder for the calls whose rows were wrong (attest replay); attest/cases in the cache folder "
+      "by default. They hold keys and values of requests");
+  app.add_option("--max-attention-cases", options.max_attention_cases,
+                 "Most files in that folder; 0 writes none")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  app.add_option("--verify-seed", options.verify_seed, "Which rows are checked; drawn when absent");
   app.add_flag("!--disable-log-requests", options.log_requests, "Write no line per request");
   app.add_flag("--enable-dev-endpoints", options.dev_endpoints, "Serve POST /reset_prefix_cache");
   app.add_flag("--resolve-only", options.resolve_only,
@@ -287,6 +304,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
   TokenizeOptions tokenize;
   InspectOptions inspect;
   KernelsOptions kernels;
+  ReplayOptions replay;
   ExplainOptions explain;
   ModelFlags explain_model;
   ConformOptions conform;
@@ -324,13 +342,24 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
       app.add_subcommand("kernels", "Every attention kernel, its contract, and whether this machine has it");
   kernels_app->add_flag("--markdown", kernels.markdown,
                         "What each kernel supports, as the page docs/support.md");
+  kernels_app->add_option("--server", kernels.server,
+                          "Also what a running server has quarantined: http://HOST:PORT");
+  CLI::App* replay_app = app.add_subcommand(
+      "replay", "Compute a recorded attention call again and print where it first differs from the oracle");
+  replay_app->add_option("CASE", replay.path, "File that serve or conform wrote")->required();
+  replay_app->add_option("--kernel", replay.kernel,
+                         "Kernel to run, or all; by default those that computed the case");
+  replay_app
+      ->add_option("--threads", replay.threads, "Compute threads; 0 takes every CPU this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   CLI::App* explain_app =
       app.add_subcommand("explain", "Which attention kernel runs a call, and why each other does not");
   AddExplain(*explain_app, explain, explain_model);
   CLI::App* conform_app = app.add_subcommand(
       "conform", "Put attention kernels on trial: refused with a reason, or right in every row");
   AddConform(*conform_app, conform);
-  for (CLI::App* sub : {serve_app, generate_app, chat_app, tokenize_app, inspect_app, kernels_app,
+  for (CLI::App* sub : {serve_app, generate_app, chat_app, tokenize_app, inspect_app, kernels_app, replay_app,
                         explain_app, conform_app}) {
     sub->set_version_flag("--version", std::string("attest ") + kVersion);
   }
@@ -373,6 +402,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
     return Command{explain};
   }
   if (conform_app->parsed()) return Command{conform};
+  if (replay_app->parsed()) return Command{replay};
   return Command{kernels};
 }
 

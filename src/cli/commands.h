@@ -12,6 +12,7 @@ namespace attest {
 [[nodiscard]] int RunTokenize(const TokenizeOptions& options, const HubEnvironment& environment);
 [[nodiscard]] int RunInspect(const InspectOptions& options, const HubEnvironment& environment);
 [[nodiscard]] int RunKernels(const KernelsOptions& options, const HubEnvironment& environment);
+[[nodiscard]] int RunReplay(const ReplayOptions& options, const HubEnvironment& environment);
 [[nodiscard]] int RunExplain(const ExplainOptions& options, const HubEnvironment& environment);
 
 // Status 1: a kernel is wrong; 2: the trial could not be held.

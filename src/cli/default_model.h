@@ -18,4 +18,9 @@ inline constexpr const char kDefaultModelName[] = "SmolLM2-135M-Instruct";
   return cache / "attest" / "models" / kDefaultModelFile;
 }
 
+// Where attention calls are kept whose rows were wrong, whether or not it exists.
+[[nodiscard]] inline std::filesystem::path DefaultCaseFolder(const HubEnvironment& environment) {
+  return DefaultModelPath(environment).parent_path().parent_path() / "cases";
+}
+
 }  // namespace attest

@@ -1,15 +1,19 @@
 // attest kernels and attest explain: the contracts, in words.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "attention/explain.h"
 #include "attention/support.h"
 #include "cli/commands.h"
 #include "cli/model_host.h"
+#include "server/http_get.h"
 
 namespace attest {
 namespace {
@@ -146,6 +150,25 @@ Status PrintExplanation(const ExplainOptions& options, const HubEnvironment& env
   return {};
 }
 
+// The kernels that a running server has taken out of its list.
+Expected<std::vector<std::string>> AskQuarantined(std::string server) {
+  while (server.ends_with('/')) server.pop_back();
+  ATTEST_ASSIGN_OR_RETURN(const HttpReplyText reply, HttpGet(server + "/health"));
+  const auto health = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> names;
+  if (!health.is_object() || !health.contains("attention") || !health["attention"].is_object()) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("{}/health (status {}) tells nothing about attention: an attest server with "
+                            "--verify-attention above 0 does",
+                            server, reply.status),
+                "server");
+  }
+  for (const auto& name : health["attention"].value("quarantined", nlohmann::json::array())) {
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
 }  // namespace
 
 int RunKernels(const KernelsOptions& options, const HubEnvironment&) {
@@ -154,6 +177,16 @@ int RunKernels(const KernelsOptions& options, const HubEnvironment&) {
     return 0;
   }
   const CpuFeatures cpu = DetectCpu();
+  std::vector<std::string> quarantined;
+  if (!options.server.empty()) {
+    auto asked = AskQuarantined(options.server);
+    if (!asked) {
+      std::fprintf(stderr, "attest kernels: %s\n", asked.error().message.c_str());
+      return 1;
+    }
+    quarantined = *std::move(asked);
+    Print(fmt::format("{} has quarantined {} kernel(s)\n", options.server, quarantined.size()));
+  }
   Print(
       fmt::format("{}\n{}\n\nAttention kernels in the order they are tried; the first whose contract accepts "
                   "a call runs it.\n",
@@ -161,6 +194,9 @@ int RunKernels(const KernelsOptions& options, const HubEnvironment&) {
   for (const KernelInfo& kernel : DescribeKernels(cpu)) {
     Print(fmt::format("{}  [{}] {}", kernel.name, CpuIsaName(kernel.isa),
                       kernel.cpu_has_isa ? "available" : "not on this CPU"));
+    if (std::ranges::count(quarantined, kernel.name) != 0) {
+      Print(fmt::format("    QUARANTINED by {}: its rows were wrong", options.server));
+    }
     Print(fmt::format("    phases: {}", PhasesOf(kernel.phases)));
     Print(Wrapped(kernel.words, 4));
     Print("");

@@ -44,6 +44,8 @@ int main(int argc, char** argv) {
           return attest::RunInspect(options, environment);
         if constexpr (std::is_same_v<Options, attest::KernelsOptions>)
           return attest::RunKernels(options, environment);
+        if constexpr (std::is_same_v<Options, attest::ReplayOptions>)
+          return attest::RunReplay(options, environment);
         if constexpr (std::is_same_v<Options, attest::ExplainOptions>)
           return attest::RunExplain(options, environment);
         if constexpr (std::is_same_v<Options, attest::ConformOptions>)

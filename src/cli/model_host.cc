@@ -165,11 +165,11 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   return host;
 }
 
-Expected<std::unique_ptr<Engine>> ModelHost::StartEngine(EngineObserver* observer) {
+Expected<std::unique_ptr<Engine>> ModelHost::StartEngine(EngineObserver* observer, Sentinel* sentinel) {
   ATTEST_ASSIGN_OR_RETURN(KvStorage kv,
                           KvStorage::Allocate(ModelRunner::KvShapeOf(*model_), kv_sizing_.num_blocks));
   ATTEST_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
-                          ModelRunner::Create(*model_, std::move(kv), *team_));
+                          ModelRunner::Create(*model_, std::move(kv), *team_, sentinel));
   return Engine::Start(engine_options_, std::move(runner), observer);
 }
 

@@ -28,8 +28,8 @@ class ModelHost {
                                                    const HubEnvironment& environment);
 
   // Allocates the KV cache and starts the engine thread, which from then on owns the model and the team.
-  // Once.
-  Expected<std::unique_ptr<Engine>> StartEngine(EngineObserver* observer);
+  // Once. `sentinel` may be null; it outlives the engine.
+  Expected<std::unique_ptr<Engine>> StartEngine(EngineObserver* observer, Sentinel* sentinel = nullptr);
 
   [[nodiscard]] const Model& model() const { return *model_; }
   [[nodiscard]] const TextAssets& text() const { return text_; }

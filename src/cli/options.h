@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "attention/sentinel.h"
+
 namespace attest {
 
 // Which model, and how it is computed: shared by every command that loads one.
@@ -40,6 +42,11 @@ struct ServeOptions {
   bool log_requests = true;
   bool resolve_only = false;
   bool dev_endpoints = false;
+  double verify_attention = kDefaultVerifyRate;  // fraction of rows; 0: off
+  std::string on_mismatch = "quarantine";        // log, quarantine, stop
+  std::string attention_cases;                   // folder; "" is the default one
+  int max_attention_cases = kDefaultMaxCases;    // files in the folder
+  std::optional<uint64_t> verify_seed;           // which rows; drawn when absent
 };
 
 struct SamplingFlags {
@@ -80,6 +87,13 @@ struct InspectOptions {
 
 struct KernelsOptions {
   bool markdown = false;  // the page docs/support.md instead of the list
+  std::string server;     // http://HOST:PORT: what that server has quarantined
+};
+
+struct ReplayOptions {
+  std::string path;
+  std::string kernel;  // a name, or "all"; "": those that the case names
+  int threads = 0;
 };
 
 struct ExplainOptions {
@@ -121,6 +135,6 @@ struct ConformOptions {
 };
 
 using Command = std::variant<ServeOptions, GenerateOptions, ChatOptions, TokenizeOptions, InspectOptions,
-                             KernelsOptions, ExplainOptions, ConformOptions>;
+                             KernelsOptions, ReplayOptions, ExplainOptions, ConformOptions>;
 
 }  // namespace attest

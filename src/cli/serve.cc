@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include <cstdio>
+#include <random>
 #include <thread>
 
+#include "attention/sentinel.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "cli/commands.h"
@@ -29,12 +31,19 @@ sigset_t BlockSignals() {
   return handled;
 }
 
-// The first signal drains the server, a second one stops it at once.
-void HandleSignals(const std::stop_token& stop, const sigset_t& handled, Server& server) {
+// The first signal drains the server, a second one stops it at once. An engine that serves nothing more
+// drains it too: its requests have ended with an error by then.
+void HandleSignals(const std::stop_token& stop, const sigset_t& handled, Server& server,
+                   const Engine& engine) {
   int received = 0;
+  bool has_stopped = false;
   while (!stop.stop_requested()) {
     const timespec wait{.tv_sec = 0, .tv_nsec = 100'000'000};
     const int number = sigtimedwait(&handled, nullptr, &wait);
+    if (!has_stopped && !engine.stats().stopped_because.empty()) {
+      has_stopped = true;
+      server.Drain();
+    }
     if (number <= 0) continue;
     ++received;
     if (received == 1) {
@@ -46,6 +55,33 @@ void HandleSignals(const std::stop_token& stop, const sigset_t& handled, Server&
       server.Stop();
     }
   }
+}
+
+std::unique_ptr<Sentinel> MakeSentinel(const ServeOptions& options, const ModelHost& host,
+                                       const HubEnvironment& environment) {
+  if (options.verify_attention == 0) {
+    LogInfo("attention: no row is checked (--verify-attention 0)");
+    return nullptr;
+  }
+  const uint64_t seed = options.verify_seed ? *options.verify_seed : std::random_device{}();
+  const std::filesystem::path folder = options.attention_cases.empty()
+                                           ? DefaultCaseFolder(environment)
+                                           : std::filesystem::path(options.attention_cases);
+  LogInfo(fmt::format(
+      "attention: the oracle recomputes a fraction {} of the rows (seed {}); on a mismatch: {}; "
+      "at most {} case(s) in {}",
+      options.verify_attention, seed, options.on_mismatch, options.max_attention_cases, folder.string()));
+  return std::make_unique<Sentinel>(
+      SentinelOptions{.rate = options.verify_attention,
+                      .seed = seed,
+                      .on_mismatch = options.on_mismatch == "log"    ? OnMismatch::kLog
+                                     : options.on_mismatch == "stop" ? OnMismatch::kStop
+                                                                     : OnMismatch::kQuarantine,
+                      .case_folder = options.max_attention_cases > 0 ? folder : std::filesystem::path(),
+                      .max_cases = options.max_attention_cases,
+                      .version = kVersion,
+                      .model = host.name(),
+                      .cpu = DescribeCpu(host.model().attention_router().cpu())});
 }
 
 void PrintWelcome(const ServeOptions& options, const std::string& name, uint16_t port, bool has_chat) {
@@ -99,7 +135,8 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
                                        .block_size = engine_options.block_size,
                                        .num_blocks = engine_options.num_blocks,
                                        .attention_kernels = host->AttentionKernels()});
-  ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, host->StartEngine(&metrics));
+  const std::unique_ptr<Sentinel> sentinel = MakeSentinel(options, *host, environment);
+  ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, host->StartEngine(&metrics, sentinel.get()));
   const TextAssets& text = host->text();
   SamplingParams default_sampling = text.default_sampling;
   default_sampling.seed = options.seed;
@@ -115,10 +152,15 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
                                   .model_root = host->path().string(),
                                   .version = kVersion,
                                   .tokenizer_config_json = text.tokenizer_config_json,
-                                  .chat_template_text = text.chat_template_text}));
-  const std::jthread signals([&](const std::stop_token& stop) { HandleSignals(stop, handled, *server); });
+                                  .chat_template_text = text.chat_template_text,
+                                  .sentinel = sentinel.get()}));
+  const std::jthread signals(
+      [&](const std::stop_token& stop) { HandleSignals(stop, handled, *server, *engine); });
   PrintWelcome(options, name, server->port(), text.chat_template.has_value());
   server->Join();
+  if (std::string why = engine->stats().stopped_because; !why.empty()) {
+    return Fail(ErrorCode::kInternal, std::move(why), "attention");
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <future>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <unordered_map>
@@ -138,6 +139,9 @@ class EngineImpl final : public Engine {
   Status RunAndCommit(const StepPlan& plan, StepRecord& record);
   Status ScorePrompts(const StepPlan& plan);
   void Poison(View<float, 2> logits) const;
+  void RecomputeAll();
+  void StopServing(const Error& error);
+  void FailAll(const Error& error);
   void NoteScheduled(const StepPlan& plan, Clock::time_point now);
   void DeliverFinished();
   void PublishStats();
@@ -160,7 +164,8 @@ class EngineImpl final : public Engine {
   std::unordered_map<RequestId, Sequence*> by_id_;
   EngineStats counters_;
   int consecutive_failures_ = 0;
-  int32_t newly_scheduled_ = 0;  // left the queue since the last PublishStats, by a step or by an end
+  std::optional<Error> stop_error_;  // set once: every request ends with it
+  int32_t newly_scheduled_ = 0;      // left the queue since the last PublishStats, by a step or by an end
   int32_t newly_finished_ = 0;
 
   mutable std::mutex mutex_;  // guards the rest
@@ -204,6 +209,9 @@ Expected<RequestId> EngineImpl::Submit(Request request) {
     if (draining_ || stopping_) {
       return Fail(ErrorCode::kUnavailable, "the engine is draining and takes no new requests");
     }
+    if (!stats_.stopped_because.empty()) {
+      return Fail(ErrorCode::kUnavailable, fmt::format("the engine has stopped: {}", stats_.stopped_because));
+    }
     if (queued_ >= options_.max_queue) {
       return Fail(ErrorCode::kUnavailable,
                   fmt::format("{} requests wait already; max_queue is {}", queued_, options_.max_queue));
@@ -245,6 +253,7 @@ void EngineImpl::Loop() {
       stop = stopping_;
     }
     Accept(std::move(arrived), aborted);
+    if (stop_error_) FailAll(*stop_error_);
     if (stop) {
       for (const auto& [id, seq] : by_id_) scheduler_.Finish(*seq, FinishReason::kAbort);
     }
@@ -313,6 +322,14 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   const Clock::time_point ran = Clock::now();
   record.run_seconds = SecondsBetween(begin, ran);
   record.routes = runner_->last_routes();
+  if (const StepVerdict verdict = runner_->TakeVerdict(); verdict.action != StepVerdict::Action::kCommit) {
+    // The plan is not committed: its sequences stay where they were, with the blocks they were given.
+    record.discarded = true;
+    ++counters_.discarded_steps;
+    if (verdict.action == StepVerdict::Action::kRecomputeAll) RecomputeAll();
+    if (verdict.action == StepVerdict::Action::kStop) StopServing(verdict.error);
+    return {};
+  }
 
   MakeSampleJobs(plan, logits, jobs_);
   sampled_.assign(jobs_.size(), int32_t{-1});
@@ -376,6 +393,35 @@ Status EngineImpl::ScorePrompts(const StepPlan& plan) {
   return {};
 }
 
+// Tokens that a sink takes back are drawn again from the same seeds and positions, as if they had never been.
+void EngineImpl::RecomputeAll() {
+  if (cache_ != nullptr) cache_->Clear();  // wrong K and V are nobody's prefix
+  counters_.recomputed_seqs += scheduler_.RequeueAll();
+  for (const std::unique_ptr<Sequence>& seq : scheduler_.waiting()) {
+    if (seq->finish || (seq->generated() > 0 && !seq->request.sink->Retract())) continue;
+    counters_.retracted_tokens += seq->generated();
+    seq->tokens.resize(static_cast<size_t>(seq->prompt_len));
+    PrefixCache::Truncate(seq->chain, static_cast<size_t>(seq->prompt_len / options_.block_size));
+    seq->prompt_logprobs.clear();
+    seq->num_scored = 1;
+  }
+}
+
+void EngineImpl::StopServing(const Error& error) {
+  LogError(fmt::format("the engine stops: {}", error.message));
+  counters_.stopped_because = error.message;
+  stop_error_ = error;
+  FailAll(error);
+}
+
+void EngineImpl::FailAll(const Error& error) {
+  for (const auto& [id, seq] : by_id_) {
+    if (seq->finish) continue;
+    seq->error = error;
+    scheduler_.Finish(*seq, FinishReason::kError);
+  }
+}
+
 void EngineImpl::NoteScheduled(const StepPlan& plan, Clock::time_point now) {
   for (const ScheduledSeq& share : plan.seqs) {
     if (share.seq->first_scheduled) continue;
@@ -424,7 +470,7 @@ void EngineImpl::PublishStats() {
   counters_.num_preemptions = scheduler_.num_preemptions();
   counters_.prefix_cache_queries = scheduler_.cache_queries();
   counters_.prefix_cache_hits = scheduler_.cache_hits();
-  counters_.healthy = consecutive_failures_ < 3;
+  counters_.healthy = consecutive_failures_ < 3 && !stop_error_;
   const std::lock_guard lock(mutex_);
   stats_ = counters_;
   queued_ -= std::exchange(newly_scheduled_, 0);

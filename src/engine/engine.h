@@ -40,6 +40,22 @@ struct EngineOptions {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
 };
 
+// What the checks of a step say about it, before it is committed.
+struct StepVerdict {
+  enum class Action {
+    kCommit,
+    // Something in this step is wrong, and all before it was checked: run the step again.
+    kRunAgain,
+    // Something in this step is wrong, and what earlier steps left in the KV cache may be: compute every
+    // sequence again, and take tokens back where nobody has seen them.
+    kRecomputeAll,
+    // Serve nothing more. Every request ends with `error`.
+    kStop,
+  };
+  Action action = Action::kCommit;
+  Error error = {};  // with kStop
+};
+
 // Runs one step on the machine. The engine's only way down: a real one plans attention and calls the model;
 // tests use a toy whose next token is a function of every KV slot read.
 class StepRunner {
@@ -53,6 +69,8 @@ class StepRunner {
                         View<float, 2> /*logits*/) {
     return Fail(ErrorCode::kUnsupported, "this runner cannot score prompts", "prompt_logprobs");
   }
+  // Asked once after each Run that succeeded. A step that is not committed leaves sequences as they were.
+  [[nodiscard]] virtual StepVerdict TakeVerdict() { return {}; }
   // Called once on the engine thread before the first Run (to bind it to a CPU).
   virtual void OnThreadStart() {}
   // The kernels the last Run used, by phase; valid until the next Run.
@@ -72,9 +90,13 @@ struct EngineStats {
   // Tokens looked up and found in it, when a sequence is first admitted.
   int64_t prefix_cache_queries = 0, prefix_cache_hits = 0;
   int64_t steps = 0, failed_steps = 0;
+  int64_t discarded_steps = 0;                        // run, found wrong, and not committed
+  int64_t recomputed_seqs = 0;                        // sequences computed again because a kernel was wrong
+  int64_t retracted_tokens = 0;                       // taken back from sinks that nobody had read
+  std::string stopped_because = {};                   // why it serves nothing more; empty while it serves
   std::array<int64_t, kNumFinishReasons> finished{};  // requests, by FinishReason
-  bool healthy = true;                                // false while the last 3 steps all failed
-  [[nodiscard]] double kv_usage() const {             // 0 to 1
+  bool healthy = true;                     // false while the last 3 steps all failed, and once it has stopped
+  [[nodiscard]] double kv_usage() const {  // 0 to 1
     return total_blocks == 0 ? 0.0
                              : 1.0 - static_cast<double>(free_blocks) / static_cast<double>(total_blocks);
   }
@@ -108,7 +130,8 @@ struct StepRecord {
   double run_seconds = 0;
   double commit_seconds = 0;  // sampling, sinks, freeing
   bool failed = false;
-  std::span<const PlannedRoute> routes;                 // phase, kernel, sequences and tokens of each
+  bool discarded = false;                // found wrong before it was committed; it has no tokens
+  std::span<const PlannedRoute> routes;  // phase, kernel, sequences and tokens of each
   std::span<const double> time_to_first_token_seconds;  // of requests whose first token came in this step
   std::span<const double> inter_token_seconds;          // gaps before the other tokens of this step
 };
@@ -132,8 +155,8 @@ class Engine {
 
   // Checks the request against the limits (errors name the field, the value and the limit) and queues it.
   // prompt + max_tokens may not pass max_model_len: capping a default is the front end's business. A sequence
-  // that could never fit the block pool is refused here, not parked. kUnavailable: draining, or queue full.
-  // On an error the sink is dropped without a call.
+  // that could never fit the block pool is refused here, not parked. kUnavailable: draining, stopped, or
+  // queue full. On an error the sink is dropped without a call.
   virtual Expected<RequestId> Submit(Request request) = 0;
   // The sequence stops within one step and its blocks are freed; its sink gets OnFinish(kAbort). Unknown or
   // finished ids are ignored.

@@ -75,6 +75,10 @@ class TokenSink {
   virtual void OnLogprobs(TokenLogprobs /*logprobs*/) {}
   // With SamplingParams::prompt_logprobs: before the first token; of the prompt's tokens 1, 2, ... in order.
   virtual void OnPromptLogprobs(std::vector<TokenLogprobs> /*logprobs*/) {}
+  // Asks whether every token so far can be taken back: the attention that led to them may have been wrong.
+  // True: nobody has read them, they are forgotten, and OnToken begins again with the first. False: they
+  // stay, and what follows is computed anew from them.
+  virtual bool Retract() { return false; }
   // Exactly once, last. stop_token: the stop or eos id that ended it. `error` is set with kError, and points
   // to a value that lives during the call only.
   virtual void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) = 0;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "attention/dispatch.h"
+#include "base/log.h"
+
 namespace attest {
 
 KvShape ModelRunner::KvShapeOf(const Model& model) {
@@ -14,7 +17,8 @@ KvShape ModelRunner::KvShapeOf(const Model& model) {
           .block_size = spec.block_size};
 }
 
-Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStorage kv, ThreadTeam& team) {
+Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStorage kv, ThreadTeam& team,
+                                                           Sentinel* sentinel) {
   const KvShape want = KvShapeOf(model);
   if (kv.layers().size() != static_cast<size_t>(want.num_layers)) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -34,7 +38,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStora
                       want.block_size));
     }
   }
-  return std::unique_ptr<ModelRunner>(new ModelRunner(model, std::move(kv), team));
+  return std::unique_ptr<ModelRunner>(new ModelRunner(model, std::move(kv), team, sentinel));
 }
 
 Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
@@ -43,9 +47,9 @@ Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
   lengths.q_begin = &batch.q_begin;
   lengths.kv_len = batch.kv_len;
   lengths.block_tables = batch.block_tables();
-  ATTEST_ASSIGN_OR_RETURN(
-      const AttentionPlanPtr plan,
-      PlanAttention(model_.attention_router(), model_.attention_spec(), lengths, team_.size()));
+  ATTEST_ASSIGN_OR_RETURN(const AttentionPlanPtr plan,
+                          PlanAttention(router_, model_.attention_spec(), lengths, team_.size()));
+  if (sentinel_ != nullptr) sentinel_->BeginStep();
   model_.Forward(batch, *plan, kv_.layers(), logits, team_);
   routes_ = PlannedRoutes(*plan);
   return {};
@@ -54,6 +58,41 @@ Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
 Status ModelRunner::Logits(const StepBatch& /*batch*/, std::span<const int32_t> rows, View<float, 2> logits) {
   model_.Logits(rows, logits, team_);
   return {};
+}
+
+StepVerdict ModelRunner::TakeVerdict() {
+  using Action = StepVerdict::Action;
+  if (sentinel_ == nullptr) return {};
+  const std::vector<Mismatch> mismatches = sentinel_->TakeMismatches();
+  const OnMismatch policy = sentinel_->options().on_mismatch;
+  if (mismatches.empty() || policy == OnMismatch::kLog) return {};
+  const auto stop = [](std::string message) -> StepVerdict {
+    return {.action = Action::kStop,
+            .error = {.code = ErrorCode::kInternal, .message = std::move(message), .field = "attention"}};
+  };
+  if (policy == OnMismatch::kStop) return stop(Describe(mismatches.front()));
+  const AttentionRouter before = router_;
+  for (const Mismatch& mismatch : mismatches) {
+    router_ = router_.Without(mismatch.kernel);
+    sentinel_->NoteQuarantined(mismatch.kernel);
+    LogError(fmt::format("attention kernel {} is quarantined until this process ends", mismatch.kernel));
+  }
+  for (const AttentionPhase phase : kAttentionPhases) {
+    const AttentionProblem problem{.spec = model_.attention_spec(), .phase = phase};
+    const auto choose = [&](const AttentionRouter& router) {
+      return Choose(problem, router.cpu(), router.forced_for(phase), router.excluded());
+    };
+    const auto old_route = choose(before), route = choose(router_);
+    if (!route) {
+      return stop(fmt::format("attention kernel {} is quarantined and {} for {}", mismatches.front().kernel,
+                              router_.forced_for(phase).empty() ? "no other is left" : "no other may run",
+                              AttentionPhaseName(phase)));
+    }
+    if (old_route && old_route->name() == route->name()) continue;
+    LogWarning(fmt::format("attention: {} runs {} from now on", AttentionPhaseName(phase), route->name()));
+  }
+  // At rate 1 every row of every step that was committed has been checked.
+  return {.action = sentinel_->options().rate == 1 ? Action::kRunAgain : Action::kRecomputeAll, .error = {}};
 }
 
 }  // namespace attest

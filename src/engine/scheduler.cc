@@ -152,16 +152,28 @@ void Scheduler::Plan(Sequence& seq, int32_t count, int32_t& budget) {
 // The victims of a step come from the end of the list and were not planned yet, so no planned row loses its
 // blocks.
 void Scheduler::PreemptLast() {
+  ++running_.back()->num_preemptions;
+  ++num_preemptions_;
+  ++plan_.num_preempted;
+  RequeueLast();
+}
+
+void Scheduler::RequeueLast() {
   std::unique_ptr<Sequence> seq = std::move(running_.back());
   running_.pop_back();
   pool_.Release(seq->blocks);
   seq->blocks.clear();
   seq->computed = 0;
   PrefixCache::Detach(seq->chain);
-  ++seq->num_preemptions;
-  ++num_preemptions_;
-  ++plan_.num_preempted;
+  any_waiting_finished_ |= seq->finish.has_value();
   Enqueue(std::move(seq));
+}
+
+int32_t Scheduler::RequeueAll() {
+  plan_.seqs.clear();
+  const auto count = static_cast<int32_t>(running_.size());
+  while (!running_.empty()) RequeueLast();
+  return count;
 }
 
 void Scheduler::Finish(Sequence& seq, FinishReason reason) {

@@ -65,6 +65,10 @@ class Scheduler {
   // What the sequence computed is not to be shared: its logits were not numbers.
   void Distrust(Sequence& seq);
 
+  // Sends every running sequence back to the queue, in its order, to be computed again from its first token:
+  // what the KV cache holds is not to be trusted. Returns how many. Ends the plan in use.
+  int32_t RequeueAll();
+
   // Marks a sequence as over. It keeps its place and its blocks until TakeFinished, so a plan in use stays
   // whole. The first reason stays.
   void Finish(Sequence& seq, FinishReason reason);
@@ -92,6 +96,7 @@ class Scheduler {
   void PreemptLast();
   [[nodiscard]] bool GoesBefore(const Sequence& a, const Sequence& b) const;
   void Enqueue(std::unique_ptr<Sequence> seq);
+  void RequeueLast();
   void Plan(Sequence& seq, int32_t count, int32_t& budget);
 
   const SchedulerOptions options_;

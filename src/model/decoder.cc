@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "attention/sentinel.h"
 #include "base/check.h"
 #include "kernels/elementwise.h"
 
@@ -122,8 +123,9 @@ void Decoder::Embed(const StepBatch& batch, ThreadTeam& team) {
   Mark(ForwardStage::kEmbed);
 }
 
-void Decoder::RunLayer(const LayerWeights& layer, const StepBatch& batch, const AttentionPlan& plan,
-                       const PagedKv& kv, ThreadTeam& team) {
+void Decoder::RunLayer(int index, const StepBatch& batch, const AttentionPlan& plan, const PagedKv& kv,
+                       ThreadTeam& team) {
+  const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
   const int64_t tokens = batch.num_tokens();
   const int64_t head_dim = config_.head_dim;
   const int64_t q_width = config_.q_heads * head_dim;
@@ -149,7 +151,9 @@ void Decoder::RunLayer(const LayerWeights& layer, const StepBatch& batch, const 
   AppendKv(k, v, batch.slots, kv, team);
   Mark(ForwardStage::kKvWrite);
   const View<float, 2> attention = Rows(run_.attention, tokens, q_width);
-  Attend(plan, {.q = q, .out = Heads(attention, 0, config_.q_heads, head_dim), .kv = &kv}, team);
+  const AttendArgs attend{.q = q, .out = Heads(attention, 0, config_.q_heads, head_dim), .kv = &kv};
+  Attend(plan, attend, team);
+  if (sentinel_ != nullptr) sentinel_->AfterAttend(index, plan, attend, team);
   Mark(ForwardStage::kAttention);
   MatMul(layer.output,
          {.x = attention,
@@ -223,7 +227,7 @@ void Decoder::Forward(const StepBatch& batch, const AttentionPlan& plan, const s
   ComputeRopeAngles(batch.positions, table, Rows(run_.rope, tokens, config_.rope.rotary_dim), team);
   Mark(ForwardStage::kRope);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    RunLayer(weights_.layers[static_cast<size_t>(layer)], batch, plan, kv[static_cast<size_t>(layer)], team);
+    RunLayer(layer, batch, plan, kv[static_cast<size_t>(layer)], team);
   }
   WriteLogits(batch.logit_rows, logits, team);
 }

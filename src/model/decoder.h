@@ -22,6 +22,7 @@ class Decoder final : public Model {
   [[nodiscard]] const AttentionRouter& attention_router() const override { return router_; }
   [[nodiscard]] int64_t weight_bytes() const override { return weights_.size_bytes; }
   void set_stage_times(StageTimes* times) override { stage_times_ = times; }
+  void set_sentinel(Sentinel* sentinel) override { sentinel_ = sentinel; }
 
   [[nodiscard]] Status Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& team) override;
   void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
@@ -47,8 +48,8 @@ class Decoder final : public Model {
   };
 
   void Embed(const StepBatch& batch, ThreadTeam& team);
-  void RunLayer(const LayerWeights& layer, const StepBatch& batch, const AttentionPlan& plan,
-                const PagedKv& kv, ThreadTeam& team);
+  void RunLayer(int index, const StepBatch& batch, const AttentionPlan& plan, const PagedKv& kv,
+                ThreadTeam& team);
   void WriteLogits(std::span<const int32_t> token_rows, View<float, 2> logits, ThreadTeam& team);
   void Mark(ForwardStage stage);  // adds the time since the last mark to `stage`
 
@@ -58,6 +59,7 @@ class Decoder final : public Model {
   const AttentionRouter router_;
   RunState run_;
   StageTimes* stage_times_ = nullptr;
+  Sentinel* sentinel_ = nullptr;
   int64_t last_mark_ns_ = 0;
 };
 

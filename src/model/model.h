@@ -21,6 +21,7 @@
 
 namespace attest {
 
+class Sentinel;    // attention/sentinel.h
 class Checkpoint;  // io/checkpoint.h: the model's files, mapped
 
 struct ModelOptions {
@@ -77,6 +78,10 @@ class Model {
 
   // Where Forward adds its times (two clock reads per stage); nullptr, as at first, measures nothing.
   virtual void set_stage_times(StageTimes* times) = 0;
+
+  // Is shown the attention of every layer of Forward, after it was computed; nullptr, as at first: nobody
+  // looks.
+  virtual void set_sentinel(Sentinel* sentinel) = 0;
 
   // Makes the run state large enough for such steps, so that Forward allocates nothing. kResourceExhausted
   // when memory is refused; Forward with a larger step than reserved grows the state itself and stops the

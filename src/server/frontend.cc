@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/health.h"
 #include "server/json_writer.h"
 #include "server/tokenizer_routes.h"
 
@@ -28,6 +30,11 @@ bool EqualConstantTime(std::string_view a, std::string_view b) {
         static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
   }
   return difference == 0;
+}
+
+std::string WhyUnhealthy(const EngineStats& stats) {
+  if (stats.stopped_because.empty()) return "the engine fails every step";
+  return fmt::format("the engine has stopped: {}", stats.stopped_because);
 }
 
 CallLimits LimitsOf(const ServerOptions& options, const ServerContext& context) {
@@ -135,13 +142,21 @@ void Frontend::RespondError(ExchangeId id, const Error& error) {
 }
 
 void Frontend::Health(ExchangeId id, HttpRequest&) {
-  if (!context_.engine.stats().healthy) return RespondError(id, 503, "the engine fails every step");
+  const EngineStats stats = context_.engine.stats();
+  const int status = stats.healthy ? 200 : 503;
+  if (context_.sentinel != nullptr) {
+    return Respond(id,
+                   {.status = status, .body = HealthJson(stats, context_.sentinel->stats()), .headers = {}});
+  }
+  if (!stats.healthy) return RespondError(id, 503, WhyUnhealthy(stats));
   Respond(id, {.content_type = "", .body = {}, .headers = {}});
 }
 
 void Frontend::Ready(ExchangeId id, HttpRequest&) {
   if (draining_) return RespondError(id, 503, "the server is draining");
-  if (!context_.engine.stats().healthy) return RespondError(id, 503, "the engine fails every step");
+  if (const EngineStats stats = context_.engine.stats(); !stats.healthy) {
+    return RespondError(id, 503, WhyUnhealthy(stats));
+  }
   Respond(id, {.content_type = "", .body = {}, .headers = {}});
 }
 
@@ -160,7 +175,9 @@ void Frontend::Load(ExchangeId id, HttpRequest&) {
 
 void Frontend::MetricsText(ExchangeId id, HttpRequest&) {
   Respond(id, {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-               .body = context_.metrics.Render(context_.engine.stats(), http_.stats()),
+               .body = context_.metrics.Render(
+                   context_.engine.stats(), http_.stats(),
+                   context_.sentinel != nullptr ? std::optional(context_.sentinel->stats()) : std::nullopt),
                .headers = {}});
 }
 

@@ -47,7 +47,7 @@ Status Generation::Start() {
       auto id = rooms_.engine.Submit({.prompt = is_last ? std::move(prompt) : prompt,
                                       .sampling = std::move(sampling),
                                       .eos_ids = rooms_.eos_ids,
-                                      .sink = rooms_.tokens.MakeSink(id_, index),
+                                      .sink = rooms_.tokens.MakeSink(id_, index, !call_.stream),
                                       .priority = call_.priority,
                                       .cache_salt = call_.cache_salt});
       if (!id) {
@@ -56,6 +56,7 @@ Status Generation::Start() {
       }
       choices_.push_back(
           {.engine_id = *id,
+           .prompt_end = call_.stream ? std::vector<int32_t>{} : readable,
            .decoder = IncrementalDecoder(rooms_.tokenizer, call_.skip_special_tokens, readable),
            .stops = StopMatcher(call_.stop, call_.keep_stop_text),
            .result = {},
@@ -92,7 +93,9 @@ void Generation::Abort() {
 void Generation::Apply(TokenEvent& event) {
   const int32_t index = event.choice;
   if (!choices_[static_cast<size_t>(index)].is_running) return;  // said after its stop string
-  if (event.cached) {
+  if (event.retract) {
+    Retract(index);
+  } else if (event.cached) {
     // The choices of one prompt share it, and usage counts it once.
     if (index % call_.n == 0) usage_.cached_tokens += *event.cached;
   } else if (event.prompt_logprobs) {
@@ -117,6 +120,20 @@ void Generation::Apply(TokenEvent& event) {
     }
     Finish(index, *event.reason, std::move(stop_reason));
   }
+}
+
+// Nothing of the choice was shown (answers that stream cannot be retracted): it begins anew.
+void Generation::Retract(int32_t index) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  usage_.completion_tokens -= choice.num_tokens;
+  choice.num_tokens = 0;
+  choice.decoder = IncrementalDecoder(rooms_.tokenizer, call_.skip_special_tokens, choice.prompt_end);
+  choice.stops = StopMatcher(call_.stop, call_.keep_stop_text);
+  choice.result.text.clear();
+  choice.logged.clear();
+  choice.text_offset = 0;
+  if (call_.echo && !call_.sampling.logprobs)
+    Echo(index);  // else with the prompt's logprobs, which come again
 }
 
 // One token of the text, in order. `is_shown`: the text contains it.

@@ -52,6 +52,7 @@ class Generation {
  private:
   struct Choice {
     RequestId engine_id = 0;
+    std::vector<int32_t> prompt_end;  // primes the decoder; kept where the text may have to begin anew
     IncrementalDecoder decoder;
     StopMatcher stops;
     ChoiceResult result;  // its text grows only where the answer is not streamed
@@ -69,6 +70,7 @@ class Generation {
   void Log(Choice& choice, int32_t token, std::optional<TokenLogprobs> scores, bool is_shown);
   void Echo(int32_t index);
   [[nodiscard]] std::string TakeLogprobs(Choice& choice);
+  void Retract(int32_t index);
   void Emit(int32_t index, std::string_view text);
   void Finish(int32_t index, FinishReason reason, StopReason stop_reason);
   void FailAll(const Error& error);

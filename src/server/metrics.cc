@@ -48,6 +48,42 @@ double Seconds(RequestRecord::TimePoint from, RequestRecord::TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+// add(name, help, type, value, labels).
+template <class Add>
+void AddSentinel(const SentinelStats& sentinel, const Add& add) {
+  using prometheus::MetricType;
+  const auto by_kernel = [&](std::string_view name, std::string_view help, MetricType type, auto member) {
+    for (const SentinelCounts& counts : sentinel.counts) {
+      add(name, help, type, static_cast<double>(counts.*member),
+          {{"phase", AttentionPhaseName(counts.phase)}, {"kernel", std::string(counts.kernel)}});
+    }
+  };
+  add("attention_verify_rate", "Fraction of attention rows that the oracle recomputes.", MetricType::Gauge,
+      sentinel.rate);
+  add("attention_verify_seconds_total", "Time the engine thread spent on that.", MetricType::Counter,
+      sentinel.check_seconds);
+  by_kernel("attention_verified_rows_total", "Attention rows (token, head, layer) recomputed by the oracle.",
+            MetricType::Counter, &SentinelCounts::rows_checked);
+  by_kernel("attention_mismatches_total", "Of those, rows whose error passed their budget.",
+            MetricType::Counter, &SentinelCounts::mismatches);
+  by_kernel("attention_unverifiable_rows_total", "Of those, rows whose inputs were not finite.",
+            MetricType::Counter, &SentinelCounts::unverifiable);
+  by_kernel("attention_worst_error", "Largest absolute error of a finite row so far.", MetricType::Gauge,
+            &SentinelCounts::worst_error);
+  by_kernel("attention_worst_error_ratio", "Largest error so far, in budgets of its row.", MetricType::Gauge,
+            &SentinelCounts::worst_ratio);
+  for (const std::string& kernel : sentinel.quarantined) {
+    add("attention_kernel_quarantined", "1: taken out of the list because its rows were wrong.",
+        MetricType::Gauge, 1, {{"kernel", kernel}});
+  }
+  for (const auto& [result, count] :
+       {std::pair("written", sentinel.cases.written), std::pair("failed", sentinel.cases.failed),
+        std::pair("skipped", sentinel.cases.skipped)}) {
+    add("attention_cases_total", "Case files of mismatches, by what became of them.", MetricType::Counter,
+        static_cast<double>(count), {{"result", result}});
+  }
+}
+
 }  // namespace
 
 struct ServerMetrics::Impl {
@@ -168,20 +204,23 @@ void ServerMetrics::CountResponse(int status) {
   impl_->responses.Add({{"code", std::to_string(status)}}).Increment();
 }
 
-std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& http) const {
+std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& http,
+                                  const std::optional<SentinelStats>& sentinel) const {
   using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
-  // What others count is read at scrape time instead of being counted twice.
+  // What others count is read at scrape time instead of being counted twice. Calls for one name in a row make
+  // one family.
   const auto add = [&](std::string_view name, std::string_view help, MetricType type, double value,
                        const prometheus::Labels& extra = {}) {
     prometheus::ClientMetric metric;
     for (const auto& [label, text] : impl_->labels) metric.label.push_back({label, text});
     for (const auto& [label, text] : extra) metric.label.push_back({label, text});
     metric.gauge.value = metric.counter.value = value;
-    families.push_back({.name = impl_->options.prefix + std::string(name),
-                        .help = std::string(help),
-                        .type = type,
-                        .metric = {std::move(metric)}});
+    const std::string full_name = impl_->options.prefix + std::string(name);
+    if (families.empty() || families.back().name != full_name) {
+      families.push_back({.name = full_name, .help = std::string(help), .type = type, .metric = {}});
+    }
+    families.back().metric.push_back(std::move(metric));
   };
   const auto gauge = [&](std::string_view name, std::string_view help, auto value) {
     add(name, help, MetricType::Gauge, static_cast<double>(value));
@@ -203,6 +242,11 @@ std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& ht
   counter("generation_tokens_total", "Tokens generated.", engine.generation_tokens);
   counter("engine_steps_total", "Steps run.", engine.steps);
   counter("engine_failed_steps_total", "Steps that failed.", engine.failed_steps);
+  counter("engine_discarded_steps_total", "Steps found wrong before they were committed.",
+          engine.discarded_steps);
+  counter("recomputed_sequences_total", "Sequences computed again because a kernel was wrong.",
+          engine.recomputed_seqs);
+  counter("retracted_tokens_total", "Tokens taken back before anybody read them.", engine.retracted_tokens);
   gauge("http_connections", "Open connections.", http.connections);
   gauge("http_streams", "Answers under way as event streams.", http.streams);
   gauge("http_unread_bytes", "Bytes queued for slow readers.", http.unread_bytes);
@@ -215,6 +259,7 @@ std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& ht
     add("attention_kernel_info", "Kernel chosen at load for each phase.", MetricType::Gauge, 1,
         {{"phase", phase}, {"kernel", kernel}});
   }
+  if (sentinel) AddSentinel(*sentinel, add);
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);
   return out.str();

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "attention/sentinel.h"
 #include "engine/engine.h"
 #include "server/http_server.h"
 
@@ -37,7 +39,8 @@ class ServerMetrics : public EngineObserver {
   void CountResponse(int status);  // by status code
 
   // Prometheus text format 0.0.4.
-  [[nodiscard]] std::string Render(const EngineStats& engine, const HttpStats& http) const;
+  [[nodiscard]] std::string Render(const EngineStats& engine, const HttpStats& http,
+                                   const std::optional<SentinelStats>& sentinel = std::nullopt) const;
 
  private:
   struct Impl;

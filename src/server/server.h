@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/sentinel.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "server/http_server.h"
@@ -41,6 +42,7 @@ struct ServerContext {
   std::string version;                     // of this program
   std::string tokenizer_config_json = {};  // what /tokenizer_info tells, see TokenizerInfoJson; may be empty
   std::string chat_template_text = {};     // the source of chat_template; may be empty
+  const Sentinel* sentinel = nullptr;      // what /health and /metrics tell about attention; nullptr: nothing
 };
 
 class Server {

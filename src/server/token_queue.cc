@@ -6,8 +6,8 @@ namespace attest {
 
 class TokenQueue::Sink final : public TokenSink {
  public:
-  Sink(TokenQueue& queue, GenerationId generation, int32_t choice)
-      : queue_(queue), generation_(generation), choice_(choice) {
+  Sink(TokenQueue& queue, GenerationId generation, int32_t choice, bool may_retract)
+      : queue_(queue), generation_(generation), choice_(choice), may_retract_(may_retract) {
     queue_.num_sinks_.fetch_add(1);
   }
   ~Sink() override {
@@ -42,6 +42,15 @@ class TokenQueue::Sink final : public TokenSink {
     event.prompt_logprobs = std::make_unique<std::vector<TokenLogprobs>>(std::move(logprobs));
     queue_.Push(std::move(event));
   }
+  bool Retract() override {
+    if (!may_retract_) return false;
+    TokenEvent event;
+    event.generation = generation_;
+    event.choice = choice_;
+    event.retract = true;
+    queue_.Push(std::move(event));
+    return true;
+  }
   void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
     TokenEvent event;
     event.generation = generation_;
@@ -58,10 +67,11 @@ class TokenQueue::Sink final : public TokenSink {
   const GenerationId generation_;
   const int32_t choice_;
   std::unique_ptr<TokenLogprobs> logprobs_;  // of the token that comes next
+  const bool may_retract_;
 };
 
-std::unique_ptr<TokenSink> TokenQueue::MakeSink(GenerationId generation, int32_t choice) {
-  return std::make_unique<Sink>(*this, generation, choice);
+std::unique_ptr<TokenSink> TokenQueue::MakeSink(GenerationId generation, int32_t choice, bool may_retract) {
+  return std::make_unique<Sink>(*this, generation, choice, may_retract);
 }
 
 void TokenQueue::Push(TokenEvent event) {

@@ -21,6 +21,7 @@ struct TokenEvent {
   GenerationId generation = 0;
   int32_t choice = 0;
   std::optional<int32_t> cached;  // set: the prompt is done, and how many tokens of it were cached
+  bool retract = false;           // set: the tokens so far never were; they come anew
   std::optional<int32_t> token;   // set: one token
   // Of `token` or `stop_token`, and of the prompt (an event of its own), where they are wanted.
   std::unique_ptr<TokenLogprobs> logprobs;
@@ -36,7 +37,9 @@ class TokenQueue {
   explicit TokenQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
   ~TokenQueue() { AwaitSinks(); }
 
-  [[nodiscard]] std::unique_ptr<TokenSink> MakeSink(GenerationId generation, int32_t choice);
+  // `may_retract`: nothing of a choice is shown before its end, so its tokens can be taken back.
+  [[nodiscard]] std::unique_ptr<TokenSink> MakeSink(GenerationId generation, int32_t choice,
+                                                    bool may_retract = false);
 
   // All events so far, in order. One thread.
   [[nodiscard]] std::vector<TokenEvent> Drain();

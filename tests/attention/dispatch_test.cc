@@ -104,6 +104,33 @@ TEST(Dispatch, AForcedKernelRunsThoughAnotherComesFirst) {
   EXPECT_EQ(route->name(), "reference");
 }
 
+TEST(Dispatch, AnExcludedKernelIsPassedOverAndRefusesWhenForced) {
+  const auto first = Choose(DecodeProblem(), BigCpu());
+  ASSERT_TRUE(first);
+  const std::vector<std::string> excluded{std::string(first->name())};
+  const auto second = Choose(DecodeProblem(), BigCpu(), "", excluded);
+  ASSERT_TRUE(second);
+  EXPECT_NE(second->name(), first->name());
+  const auto forced = Choose(DecodeProblem(), BigCpu(), first->name(), excluded);
+  ASSERT_FALSE(forced);
+  EXPECT_EQ(forced.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(forced.error().message.find("quarantined"), std::string::npos) << forced.error().message;
+
+  // With every kernel excluded no phase has a route, and the reasons say why.
+  auto router = AttentionRouter::Create(BigCpu());
+  ASSERT_TRUE(router);
+  AttentionRouter without = *router;
+  for (const KernelEntry* entry : KernelList()) {
+    EXPECT_TRUE(without.CheckSpec(DecodeProblem().spec));
+    without = without.Without(entry->contract.name);
+  }
+  const Status none = without.CheckSpec(DecodeProblem().spec);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("reference: kernel is quarantined"), std::string::npos)
+      << none.error().message;
+  EXPECT_TRUE(router->excluded().empty());
+}
+
 TEST(Dispatch, RefusesASpecThatContradictsItselfBeforeAskingAnyKernel) {
   struct Bad {
     const char* field;

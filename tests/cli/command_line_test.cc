@@ -42,7 +42,8 @@ TEST(CommandLine, AnUnknownCommandNamesTheNearestKnownOne) {
 }
 
 TEST(CommandLine, EveryCommandHasHelpAndVersion) {
-  for (const char* command : {"serve", "generate", "chat", "tokenize", "inspect", "kernels", "explain"}) {
+  for (const char* command :
+       {"serve", "generate", "chat", "tokenize", "inspect", "kernels", "replay", "explain"}) {
     EXPECT_EQ(Refusal({command, "--help"}).status, 0) << command;
     EXPECT_NE(Refusal({command, "--help"}).text.find(command), std::string::npos) << command;
     EXPECT_EQ(Refusal({command, "--version"}).text, std::string("attest ") + kVersion + "\n") << command;

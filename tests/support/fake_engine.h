@@ -121,6 +121,17 @@ class FakeEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     healthy_ = healthy;
   }
+  // Asks every sequence to give its tokens back, as a wrong kernel makes the engine do. How many did.
+  int RetractAll() {
+    const std::lock_guard lock(mutex_);
+    int retracted = 0;
+    for (auto& [id, sequence] : sequences_) {
+      if (sequence.num_tokens == 0 || !sequence.request.sink->Retract()) continue;
+      sequence.num_tokens = 0;
+      ++retracted;
+    }
+    return retracted;
+  }
   [[nodiscard]] int64_t submitted() const {
     const std::lock_guard lock(mutex_);
     return submitted_;

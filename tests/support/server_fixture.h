@@ -59,7 +59,8 @@ class ServerFixture : public ::testing::Test {
                                            .model_root = "/models/test",
                                            .version = "1.2.3",
                                            .tokenizer_config_json = tokenizer_config_json_,
-                                           .chat_template_text = std::string(kTemplate)});
+                                           .chat_template_text = std::string(kTemplate),
+                                           .sentinel = sentinel_});
     ASSERT_TRUE(server.has_value()) << server.error().message;
     server_ = std::move(*server);
   }
@@ -115,6 +116,7 @@ class ServerFixture : public ::testing::Test {
   EngineOptions engine_options_;
   ServerOptions options_;
   std::string tokenizer_config_json_;
+  const Sentinel* sentinel_ = nullptr;
   std::string metrics_prefix_ = "attest:";
   std::chrono::microseconds step_time_{0};
   std::unique_ptr<FakeTokenizer> tokenizer_ = std::make_unique<FakeTokenizer>();

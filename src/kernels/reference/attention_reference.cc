@@ -37,34 +37,6 @@ T Read(const void* data, int64_t index) {
   return value;
 }
 
-// Canon 6 to 8 and 19, as stated. `p` may be negative; j is not.
-bool Sees(const AttentionMask& mask, int64_t p, int64_t j) {
-  if (mask.causal && j > p) return false;
-  if (mask.window_right && j > p + *mask.window_right) return false;
-  if (mask.window_left && j < p - *mask.window_left && j >= mask.sink_tokens) return false;
-  if (mask.chunk && (p < 0 || j / *mask.chunk != p / *mask.chunk)) return false;
-  return true;
-}
-
-struct Key {
-  const void* data = nullptr;
-  int64_t first = 0;  // element index of dim 0
-};
-
-Key KeyAt(const AttentionParams& params, bool value, int seq, int kv_head, int64_t j) {
-  if (params.paged != nullptr) {
-    const PagedKv& kv = *params.paged;
-    const KvPages& pages = value ? kv.v : kv.k;
-    const int64_t block = params.block_tables.ids[seq * params.block_tables.row_stride + j / kv.block_size];
-    return {pages.data, block * pages.block_stride + kv_head * pages.head_stride +
-                            (j % kv.block_size) * pages.slot_stride};
-  }
-  const ContiguousKv& kv = *params.contiguous;
-  const int64_t row = kv.k_begin[static_cast<size_t>(seq)] + j;
-  return value ? Key{kv.v, row * kv.v_token_stride + kv_head * kv.v_head_stride}
-               : Key{kv.k, row * kv.k_token_stride + kv_head * kv.k_head_stride};
-}
-
 void Store(void* data, DType dtype, int64_t index, double value) {
   char* base = static_cast<char*>(data);
   const auto single = static_cast<float>(value);
@@ -78,6 +50,29 @@ void Store(void* data, DType dtype, int64_t index, double value) {
 }
 
 }  // namespace
+
+// Canon 6 to 8 and 19, as stated. `p` may be negative; j is not.
+bool ReferenceSees(const AttentionMask& mask, int64_t p, int64_t j) {
+  if (mask.causal && j > p) return false;
+  if (mask.window_right && j > p + *mask.window_right) return false;
+  if (mask.window_left && j < p - *mask.window_left && j >= mask.sink_tokens) return false;
+  if (mask.chunk && (p < 0 || j / *mask.chunk != p / *mask.chunk)) return false;
+  return true;
+}
+
+ReferenceKey ReferenceKeyAt(const AttentionParams& params, bool value, int seq, int kv_head, int64_t j) {
+  if (params.paged != nullptr) {
+    const PagedKv& kv = *params.paged;
+    const KvPages& pages = value ? kv.v : kv.k;
+    const int64_t block = params.block_tables.ids[seq * params.block_tables.row_stride + j / kv.block_size];
+    return {pages.data, block * pages.block_stride + kv_head * pages.head_stride +
+                            (j % kv.block_size) * pages.slot_stride};
+  }
+  const ContiguousKv& kv = *params.contiguous;
+  const int64_t row = kv.k_begin[static_cast<size_t>(seq)] + j;
+  return value ? ReferenceKey{kv.v, row * kv.v_token_stride + kv_head * kv.v_head_stride}
+               : ReferenceKey{kv.k, row * kv.k_token_stride + kv_head * kv.k_head_stride};
+}
 
 double ReferenceElement(const void* data, DType dtype, int64_t index) {
   switch (dtype) {
@@ -120,8 +115,8 @@ double ReferenceAttentionRow(const AttentionParams& params, int seq, int32_t row
   std::vector<double> scores;
   double max = params.sinks != nullptr ? params.sinks[head] : -kInfinity;
   for (int64_t j = 0; j < kv_len; ++j) {
-    if (j < range.begin || j >= range.end || !Sees(params.mask, p, j)) continue;
-    const Key key = KeyAt(params, false, seq, kv_head, j);
+    if (j < range.begin || j >= range.end || !ReferenceSees(params.mask, p, j)) continue;
+    const ReferenceKey key = ReferenceKeyAt(params, false, seq, kv_head, j);
     double dot = 0;
     for (int d = 0; d < params.head_dim; ++d) {
       dot += query[static_cast<size_t>(d)] * ReferenceElement(key.data, kv_dtype, key.first + d);
@@ -142,7 +137,7 @@ double ReferenceAttentionRow(const AttentionParams& params, int seq, int32_t row
   for (const double score : scores) sum += std::exp(score - max);
   const double descale = params.v_descale.at(seq, kv_head);
   for (size_t i = 0; i < keys.size(); ++i) {
-    const Key value = KeyAt(params, true, seq, kv_head, keys[i]);
+    const ReferenceKey value = ReferenceKeyAt(params, true, seq, kv_head, keys[i]);
     const double weight = std::exp(scores[i] - max) / sum;
     for (int d = 0; d < params.v_head_dim; ++d) {
       out[static_cast<size_t>(d)] +=

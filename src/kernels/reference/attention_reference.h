@@ -32,4 +32,13 @@ void ReferenceAttentionBlock(const AttentionParams& params, int seq, int32_t row
 // One stored element as the oracle reads it. Exposed so that tests can check it against the formats' tables.
 double ReferenceElement(const void* data, DType dtype, int64_t index);
 
+// The oracle's reading of the mask and of the pages, for whoever bounds the error of a row
+// (attention/row_check.h). `p` is the row's position and may be negative; j is a key.
+bool ReferenceSees(const AttentionMask& mask, int64_t p, int64_t j);
+struct ReferenceKey {
+  const void* data = nullptr;
+  int64_t first = 0;  // element index of dim 0
+};
+ReferenceKey ReferenceKeyAt(const AttentionParams& params, bool value, int seq, int kv_head, int64_t j);
+
 }  // namespace attest

@@ -1,0 +1,69 @@
+// Judges one computed row: recomputes it by the oracle from the very queries and pages the kernel read, and
+// compares the error with a bound on what the kernel's arithmetic may lose in that row.
+//
+// The bound, per output element d, with u = 2^-24, w_j the softmax weight of key j, and o_d the row itself:
+//
+//   |m_d - o_d|                     what rounding the queries costs: m is the oracle on queries rounded to
+//   bf16
+//                                   (kBf16; kF32 rounds none, and m = o)
+//   sum_j w_j (e_j + mean e + c) |v_jd|
+//                                   scores, exponentials and sums in float32, in any order and any split:
+//                                   e_j = u (head_dim + 8) |scale| sum_d |q_d k_jd|   the dot product, worst
+//                                   case
+//                                       + 8 u (|s_j| + max |s| + |ALiBi_j|)           what is added to it
+//                                       + 2^-20 softcap + x                           tanh; x bounds exp2
+//                                   c = 8 u (8 + sqrt(keys)): sums over keys, eight times their random walk
+//   r_d                             kBf16: weights rounded to bf16, errors of either sign and independent:
+//                                   5 * 2^-8 (sqrt(sum w_j^2 v_jd^2) + |o_d| sqrt(sum w_j^2)), 8.7 deviations
+//                                   of a uniform error of 2^-8, or their worst case 2^-7 (sum w_j |v_jd| +
+//                                   |o_d|) where that is less
+//   4 u |o_d|, and half a unit in the last place of an output stored in fewer bits
+//
+// The first two are worst cases but for the sums; so a row over its budget is wrong, not unlucky. The other
+// way round the bound is useful because it is small: tests/attention/row_check_test.cc shows what it rejects.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "attention/contract.h"
+#include "kernels/attention_params.h"
+
+namespace attest {
+
+struct RowVerdict {
+  // False when the oracle's own row is not finite: Q, K or V is not, and nothing can be said about the
+  // kernel.
+  bool verifiable = true;
+  // The largest error in units of its budget; infinity where the kernel's value is not finite. The row is
+  // right iff ratio <= 1.
+  double ratio = 0.0;
+  // Where that is; absent: in the row's LSE.
+  std::optional<int> dim;
+  double computed = 0.0, expected = 0.0, error = 0.0, budget = 0.0;
+  // The first dim over its budget; absent when there is none (then ratio <= 1, or the LSE is wrong).
+  std::optional<int> first_wrong_dim;
+  [[nodiscard]] bool ok() const { return ratio <= 1.0; }
+};
+
+// Owns scratch only. One thread at a time.
+class RowChecker {
+ public:
+  // `row` is counted within the sequence. REQUIRES: params as a kernel receives them, out (and lse) written.
+  RowVerdict Check(const AttentionParams& params, AttentionArithmetic arithmetic, int seq, int32_t row,
+                   int head);
+
+ private:
+  void Bound(const AttentionParams& params, AttentionArithmetic arithmetic, int seq, int32_t row, int head);
+
+  std::vector<double> oracle_, model_;
+  std::vector<double> magnitude_, absolute_, squares_;  // [v_head_dim]
+  std::vector<int64_t> keys_;                           // the visible ones
+  std::vector<double> weights_, errors_;                // of each of them
+  std::vector<float> query_, rounded_, key_;
+  double relative_ = 0;  // of the denominator: the weighted mean of e_j, plus c
+  double random_ = 0;    // kBf16: sqrt(sum w_j^2)
+};
+
+}  // namespace attest
