@@ -5,23 +5,23 @@
 #include <cstring>
 #include <fstream>
 
+#include "tests/support/temp_folder.h"
+
 namespace attest {
 namespace {
 
 class MemoryStatusTest : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = std::filesystem::path(testing::TempDir()) / "attest_memory_test";
-    std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_ / "proc/self");
     std::filesystem::create_directories(root_ / "cgroup/a/b");
     Write("proc/meminfo", "MemTotal:       1000 kB\nMemFree:         1 kB\nMemAvailable:    800 kB\n");
     Write("proc/self/cgroup", "0::/a/b\n");
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
   void Write(const std::string& name, const std::string& text) { std::ofstream(root_ / name) << text; }
   Expected<MemoryStatus> Read() { return ReadMemoryStatus(root_ / "proc", root_ / "cgroup"); }
-  std::filesystem::path root_;
+  const TempFolder folder_;
+  const std::filesystem::path root_ = folder_.path();
 };
 
 TEST_F(MemoryStatusTest, WithoutLimitsTheMachineCounts) {
