@@ -108,7 +108,10 @@ void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32
       }
       for (int32_t split = 0; split < num_splits; ++split) {
         const auto [begin, end] = ranges[static_cast<size_t>(split)];
-        const int64_t share = tile_keys == 0 ? 0 : tile.pairs * (end - begin) / tile_keys;
+        // In floating point: 2^37 pairs times 2^30 keys pass 63 bits.
+        const double part =
+            tile_keys == 0 ? 0.0 : static_cast<double>(end - begin) / static_cast<double>(tile_keys);
+        const auto share = static_cast<int64_t>(static_cast<double>(tile.pairs) * part);
         // Reading a key costs about as much as four rows' arithmetic on it; starting an item about 64 pairs.
         const int64_t cost = share * shape.group() + 4 * int64_t{end - begin} + 64;
         cut.items.push_back({.work = {.seq = seq,
