@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/engine.h"
@@ -145,6 +146,37 @@ std::vector<Outcome> ServeAll(const EngineOptions& options, const Plot& plot, bo
 }
 
 std::vector<Outcome> ServeClean() { return ServeAll(Options(), {}, false); }
+
+// The first request ends before anybody notices that its steps were wrong; its blocks are in the prefix cache
+// when the third one asks with the same prompt.
+TEST(Verdict, BlocksOfAWrongKernelAreNobodysPrefix) {
+  const std::vector<int32_t> prompt = PromptOf(4);
+  const auto serve = [&](const Plot& plot) {
+    auto engine = Engine::Start(Options(), std::make_unique<WrongRunner>(Options(), plot));
+    EXPECT_TRUE(engine);
+    Board board;
+    board.outcomes.resize(3);
+    for (size_t i = 0; i < 3; ++i) {
+      Request request = RequestOf(0, i == 1 ? PromptOf(2) : prompt, 6);
+      request.sink = std::make_unique<BoardSink>(board, i, true);
+      EXPECT_TRUE((*engine)->Submit(std::move(request)));
+      std::unique_lock lock(board.mutex);
+      EXPECT_TRUE(board.changed.wait_for(lock, std::chrono::seconds(60),
+                                         [&] { return board.outcomes[i].reason.has_value(); }));
+    }
+    const EngineStats stats = (*engine)->stats();
+    engine->reset();
+    return std::pair(board.outcomes[2].tokens, stats);
+  };
+  const auto [clean, clean_stats] = serve({});
+  EXPECT_EQ(clean_stats.prefix_cache_hits, 40);  // 47 tokens in blocks of 8
+  // A prompt of 47 tokens takes two steps of 32, and six tokens take five more: step 8 is the second
+  // request's.
+  const auto [tokens, stats] = serve({.first_wrong = 1, .last_wrong = 8, .action = Action::kRecomputeAll});
+  EXPECT_EQ(stats.discarded_steps, 1);
+  EXPECT_EQ(stats.prefix_cache_hits, 0);
+  EXPECT_EQ(tokens, clean);
+}
 
 TEST(Verdict, AWrongStepThatRunsAgainLeavesNoTrace) {
   const std::vector<Outcome> clean = ServeClean();
