@@ -153,7 +153,7 @@ TEST_F(Logprobs, AStreamTellsWhatTheWholeAnswerTells) {
       }
     }
     EXPECT_EQ(lists, whole["logprobs"]);
-    EXPECT_EQ(Joined(events), whole["text"]);
+    EXPECT_EQ(Joined(events), whole["text"].get<std::string>());
   }
   const std::string chat = R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":1)";
   json content;
