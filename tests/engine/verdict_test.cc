@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <latch>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -29,11 +31,15 @@ struct Plot {
 
 class WrongRunner final : public StepRunner {
  public:
-  WrongRunner(const EngineOptions& options, const Plot& plot)
-      : toy_({.num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = kVocab}),
+  // The first step waits for `gate`, so that how many requests take part in a step does not depend on how
+  // fast they were submitted; null: it does not wait.
+  WrongRunner(const EngineOptions& options, const Plot& plot, std::shared_ptr<std::latch> gate = nullptr)
+      : gate_(std::move(gate)),
+        toy_({.num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = kVocab}),
         plot_(plot) {}
 
   Status Run(const StepBatch& batch, View<float, 2> logits) override {
+    if (gate_ != nullptr) gate_->wait();
     ++step_;
     if (step_ < plot_.first_wrong || step_ > plot_.last_wrong) return toy_.Run(batch, logits);
     StepBatch wrong = batch;
@@ -47,6 +53,7 @@ class WrongRunner final : public StepRunner {
   }
 
  private:
+  const std::shared_ptr<std::latch> gate_;
   ToyRunner toy_;
   const Plot plot_;
   int64_t step_ = 0;
@@ -128,13 +135,15 @@ std::vector<Outcome> ServeAll(const EngineOptions& options, const Plot& plot, bo
                               EngineStats* stats = nullptr) {
   Board board;
   board.outcomes.resize(kRequests);
-  auto engine = Engine::Start(options, std::make_unique<WrongRunner>(options, plot));
+  const auto all_submitted = std::make_shared<std::latch>(1);
+  auto engine = Engine::Start(options, std::make_unique<WrongRunner>(options, plot, all_submitted));
   EXPECT_TRUE(engine);
   for (size_t i = 0; i < kRequests; ++i) {
     Request request = RequestOf(i, PromptOf(i), kTokens);
     request.sink = std::make_unique<BoardSink>(board, i, may_retract);
     EXPECT_TRUE((*engine)->Submit(std::move(request)));
   }
+  all_submitted->count_down();
   std::unique_lock lock(board.mutex);
   EXPECT_TRUE(board.changed.wait_for(lock, std::chrono::seconds(60), [&] {
     return std::ranges::all_of(board.outcomes, [](const Outcome& o) { return o.reason.has_value(); });
