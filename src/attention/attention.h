@@ -76,15 +76,16 @@ struct AttentionPlanDeleter {
 };
 using AttentionPlanPtr = std::unique_ptr<AttentionPlan, AttentionPlanDeleter>;
 
+enum class PlanScratch {
+  kOwned,    // the plan holds the memory of one call at a time
+  kCallers,  // every call brings its own (attention/call.h)
+};
+
 // Splits the sequences by phase, chooses a route for each group and cuts its work for `num_threads`. Pure: no
 // device access. kInvalidArgument names the sequence whose lengths are out of range or whose table is too
 // short; kUnsupported lists each kernel with its reasons. The kernel of a sequence depends on the spec and
 // its own two lengths, never on its companions; where its work is cut, too (attention/work_items.h).
 // kResourceExhausted: more than kMaxPlanItems items.
-enum class PlanScratch {
-  kOwned,    // the plan holds the memory of one call at a time
-  kCallers,  // every call brings its own (attention/call.h)
-};
 [[nodiscard]] Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router,
                                                        const AttentionSpec& spec,
                                                        const AttentionLengths& lengths, int num_threads,

@@ -50,8 +50,7 @@ struct KernelContract {
 };
 
 // Every reason, in this order: instruction set, phase, arithmetic, lengths (when problem.num_seqs > 0),
-// features. Empty:
-// the kernel writes every owned row.
+// features. Empty: the kernel writes every owned row.
 [[nodiscard]] std::vector<Reason> Check(const KernelContract& contract, const AttentionProblem& problem,
                                         const CpuFeatures& cpu);
 
