@@ -1,17 +1,10 @@
-"""Logprobs of prompts over HTTP against those recorded from Hugging Face transformers on the same weights, and lm_eval
-itself as the client.
+"""Logprobs of prompts over HTTP against those recorded from Hugging Face transformers on the same weights.
 
-Needs the program ($ATTEST_BINARY) and the default model in the cache; exits 77 where one is missing. The test with
-lm_eval also wants that package and the task files in ../shared/data/lm_eval_tasks beside the source folder, and is
-skipped without them."""
-import importlib.util
+Needs the program ($ATTEST_BINARY) and the default model in the cache; exits 77 where one is missing."""
 import json
-import math
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 import urllib.request
 
@@ -19,7 +12,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, MODEL, NAME, Server  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("ATTEST_SOURCE_DIR") or pathlib.Path(__file__).resolve().parents[2])
-TASKS = SOURCE.parent / "shared/data/lm_eval_tasks"
 RECORDED = json.loads((SOURCE / "tests/data/model/smollm2_hf.json").read_text())["prompts"]
 # Both sides sum in float32 in different orders, over 30 layers.
 TOLERANCE = 2e-3
@@ -91,55 +83,6 @@ class AgainstTransformers(unittest.TestCase):
         self.assertEqual(tokens[-1:], post(self.server, "/tokenize", {"prompt": info["eos_token"],
                                                                       "add_special_tokens": False})["tokens"])
         self.assertIn("im_start", info["chat_template"])
-
-
-@unittest.skipUnless(importlib.util.find_spec("lm_eval"), "lm_eval is not installed")
-@unittest.skipUnless(TASKS.is_dir(), f"no task files in {TASKS}")
-class WithLmEval(unittest.TestCase):
-    """Log-likelihoods as lm_eval asks for them, with the server's own tokenizer."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--compute", "f32")
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0
-
-    def run_task(self, task, *flags):
-        with tempfile.TemporaryDirectory() as folder:
-            for file in TASKS.glob("facts_*.yaml"):
-                pathlib.Path(folder, file.name).write_text(file.read_text().replace("TASKS_DIR", str(TASKS)))
-            run = subprocess.run(
-                [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args",
-                 f"model={NAME},base_url={self.server.url}/v1/completions,tokenizer_backend=remote,max_length=1024",
-                 "--include_path", folder, "--tasks", task, "--output_path", folder, *flags],
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_DATASETS_CACHE": folder},
-                capture_output=True, text=True, timeout=600)
-            self.assertEqual(run.returncode, 0, run.stdout[-2000:] + run.stderr[-4000:])
-            (results,) = pathlib.Path(folder).rglob("results_*.json")
-            return json.loads(results.read_text())["results"][task]
-
-    def test_facts_are_answered_as_by_other_servers(self):
-        # Another server with the same weights has 1.0 and 0.875.
-        result = self.run_task("facts_choice_local", "--batch_size", "8")
-        print("facts_choice_local:", result["acc,none"], result["acc_norm,none"])
-        self.assertEqual(result["acc,none"], 1.0)
-        self.assertGreaterEqual(result["acc_norm,none"], 0.75)
-
-    def test_perplexity_is_that_of_the_prompt_logprobs(self):
-        documents = [json.loads(line) for line in (TASKS / "facts_choice.jsonl").read_text().splitlines()]
-        texts = [f"{d['question']} {d['choices'][d['answer']]}." for d in documents]
-        prompts = [post(self.server, "/tokenize", {"prompt": "<|im_start|>" + text, "add_special_tokens": False})["tokens"]
-                   for text in texts]
-        answer = post(self.server, "/v1/completions", {"prompt": prompts, "prompt_logprobs": 0, "max_tokens": 1})
-        total = 0.0
-        for choice, prompt in zip(answer["choices"], prompts):
-            total += sum(entry[str(token)]["logprob"] for entry, token in zip(choice["prompt_logprobs"][1:], prompt[1:]))
-        want = math.exp(-total / sum(len(text.split()) for text in texts))
-        got = self.run_task("facts_rolling_local", "--batch_size", "4")["word_perplexity,none"]
-        print("facts_rolling_local:", got, want)
-        self.assertAlmostEqual(got / want, 1.0, places=3)
 
 
 if __name__ == "__main__":

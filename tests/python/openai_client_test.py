@@ -32,9 +32,9 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 class Server:
     """attest serve on a free port."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, max_model_len=1024):
         self.process = subprocess.Popen(
-            [BINARY, "serve", str(MODEL), "--host", "127.0.0.1", "--port", "0", "--max-model-len", "1024",
+            [BINARY, "serve", str(MODEL), "--host", "127.0.0.1", "--port", "0", "--max-model-len", str(max_model_len),
              "--served-model-name", NAME, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         for line in self.process.stdout:
             if found := re.search(r"listening on (http://127\.0\.0\.1:(\d+))", line):
