@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build_packages=(ca-certificates cmake g++ ninja-build pkg-config python3 python3-pip
   libboost-dev libcli11-dev libfmt-dev libpcre2-dev libspdlog-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
   prometheus-cpp-dev)
-test_packages=(libgtest-dev libgmock-dev python3-venv)
+test_packages=(libgtest-dev libgmock-dev python3-venv curl wrk)
 # Formatting, static analysis and libFuzzer come from clang 19: Debian's clang 14 does not see std::expected.
 check_packages=(git clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 
