@@ -53,6 +53,38 @@ LogLevel GetLogLevel() {
   }
 }
 
-void Log(LogLevel level, std::string_view message) { Logger().log(ToSpdlog(level), message); }
+std::string EscapeForLog(std::string_view message) {
+  std::string out;
+  out.reserve(message.size());
+  const auto byte = [&](size_t i) {
+    return i < message.size() ? static_cast<unsigned char>(message[i]) : 0u;
+  };
+  const auto continues = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
+  for (size_t i = 0; i < message.size();) {
+    const unsigned first = byte(i);
+    // Length of the code point here, 0 where there is none. C2 80 to C2 9F are control characters too.
+    size_t length = 0;
+    if (first >= 0x20 && first < 0x7F) length = 1;
+    if (first >= 0xC2 && first < 0xE0 && continues(i + 1))
+      length = first == 0xC2 && byte(i + 1) < 0xA0 ? 0 : 2;
+    if (first >= 0xE0 && first < 0xF0 && continues(i + 1) && continues(i + 2)) length = 3;
+    if (first >= 0xF0 && first < 0xF5 && continues(i + 1) && continues(i + 2) && continues(i + 3)) length = 4;
+    if (length == 0) {
+      constexpr char kHex[] = "0123456789abcdef";
+      out.append("\\x").push_back(kHex[first >> 4]);
+      out.push_back(kHex[first & 15]);
+      ++i;
+      continue;
+    }
+    out.append(message, i, length);
+    i += length;
+  }
+  return out;
+}
+
+void Log(LogLevel level, std::string_view message) {
+  if (level < GetLogLevel()) return;
+  Logger().log(ToSpdlog(level), EscapeForLog(message));
+}
 
 }  // namespace attest

@@ -315,13 +315,23 @@ Expected<int32_t> Sampler::Sample(const SampleJob& job) {
 
 Expected<int32_t> Sampler::Choose(const SampleJob& job) {
   const SamplingParams& params = *job.params;
-  if (LogitAdjuster::IsNeeded(params)) {
-    // A NaN at an id that a mask takes away must not pass unseen.
-    ATTEST_RETURN_IF_ERROR(LargestLogit(job.logits, job.position));
-    adjuster_.Apply(params, job.tokens, job.prompt_len, job.logits);
-  }
+  const bool is_adjusted = LogitAdjuster::IsNeeded(params);
+  const bool is_masked = is_adjusted || std::ranges::any_of(job.banned, [](std::span<const int32_t> ids) {
+                           return !ids.empty();
+                         });
+  // A NaN at an id that a mask takes away must not pass unseen.
+  if (is_masked) ATTEST_RETURN_IF_ERROR(LargestLogit(job.logits, job.position));
+  if (is_adjusted) adjuster_.Apply(params, job.tokens, job.prompt_len, job.logits);
   for (const std::span<const int32_t> ids : job.banned) {
     for (const int32_t id : ids) job.logits[static_cast<size_t>(id)] = -kInf;
+  }
+  if (is_masked && MaxOf(job.logits).value == -kInf) {  // the row was fine before: the request's own doing
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("allowed_token_ids, bad_words, logit_bias and min_tokens together leave no token to "
+                    "draw at position {}",
+                    job.position),
+        "allowed_token_ids");
   }
   ATTEST_ASSIGN_OR_RETURN(const float max, LargestLogit(job.logits, job.position));
   if (params.temperature < kGreedyTemperature) return FirstIndexOf(job.logits, max);

@@ -21,7 +21,8 @@ struct CallLimits {
   SamplingParams default_sampling;
   int32_t max_model_len = 0;
   int64_t vocab_size = 0;
-  int32_t max_choices = 0;  // prompts times n
+  int32_t max_choices = 0;      // prompts times n
+  FieldReads* reads = nullptr;  // set only while the API's description is made: gets what the parsers ask for
 };
 
 // The name in `model`, or the first served one. kNotFound lists what is served.

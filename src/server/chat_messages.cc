@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "server/request_limits.h"
+
 namespace attest {
 namespace {
 
@@ -18,6 +20,11 @@ Expected<std::string> ReadContent(const JsonFields& message, const std::string& 
   if (content == nullptr) return std::string();
   if (content->is_string()) return content->get<std::string>();
   if (!content->is_array()) return WrongType(field, "a string or a list of text parts", *content);
+  if (content->size() > kMaxContentParts) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} may hold at most {} parts, not {}", field, kMaxContentParts, content->size()),
+                field);
+  }
   std::string text;
   for (const json& part : *content) {
     if (!part.is_object()) return WrongType(field, "a list of text parts", part);
@@ -74,9 +81,9 @@ Expected<std::vector<int32_t>> EncodeMessages(const JsonFields& fields, const Ca
   if (messages == nullptr) return Fail(ErrorCode::kInvalidArgument, "messages is missing", "messages");
   if (!messages->is_array() || messages->empty())
     return WrongType("messages", "a list of messages", *messages);
-  if (limits.chat_template == nullptr) {
-    return Fail(ErrorCode::kUnsupported,
-                "this model has no chat template: use /v1/completions, or start the server with one",
+  if (messages->size() > kMaxMessages) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("messages may hold at most {} messages, not {}", kMaxMessages, messages->size()),
                 "messages");
   }
   ChatTemplateInputs inputs;
@@ -94,6 +101,11 @@ Expected<std::vector<int32_t>> EncodeMessages(const JsonFields& fields, const Ca
     inputs.extra_json = extra->dump();
   }
   ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));
+  if (limits.chat_template == nullptr) {
+    return Fail(ErrorCode::kUnsupported,
+                "this model has no chat template: use /v1/completions, or start the server with one",
+                "messages");
+  }
   auto text = limits.chat_template->Render(inputs);
   if (!text) {
     return Fail(text.error().code, fmt::format("the chat template refused: {}", text.error().message),

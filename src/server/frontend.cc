@@ -10,6 +10,8 @@
 
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/cors.h"
+#include "server/docs_page.h"
 #include "server/health.h"
 #include "server/json_writer.h"
 #include "server/tokenizer_routes.h"
@@ -60,6 +62,12 @@ Frontend::Frontend(const ServerOptions& options, const ServerContext& context, H
                    .count()),
       tokenizer_info_(
           TokenizerInfoJson(context.tokenizer, context.tokenizer_config_json, context.chat_template_text)),
+      openapi_(OpenApiJson({.routes = RouteEntries(options.dev_endpoints),
+                            .version = context.version,
+                            .has_keys = !options.api_keys.empty(),
+                            .has_health_details = context.sentinel != nullptr,
+                            .has_priorities = context.engine.options().policy == SchedulingPolicy::kPriority},
+                           limits_)),
       tokens_([this] { http_.Post([this] { OnTokens(); }); }),
       workers_(options.num_workers) {}
 
@@ -72,6 +80,8 @@ const std::vector<Frontend::Route>& Frontend::Routes() {
       {"GET", "/health", &Frontend::Health},
       {"GET", "/ready", &Frontend::Ready},
       {"GET", "/version", &Frontend::Version},
+      {"GET", "/openapi.json", &Frontend::OpenApi},
+      {"GET", "/docs", &Frontend::Docs},
       {"GET", "/load", &Frontend::Load},
       {"GET", "/metrics", &Frontend::MetricsText},
       {"GET", "/v1/models", &Frontend::Models, true},
@@ -80,12 +90,27 @@ const std::vector<Frontend::Route>& Frontend::Routes() {
       {"POST", "/tokenize", &Frontend::TokenizeText, true},
       {"POST", "/detokenize", &Frontend::DetokenizeIds, true},
       {"GET", "/tokenizer_info", &Frontend::TokenizerInfo, true},
+      {"POST", "/start_profile", &Frontend::StartProfile, true, /*is_dev=*/true},
+      {"POST", "/stop_profile", &Frontend::StopProfile, true, /*is_dev=*/true},
       {"POST", "/reset_prefix_cache", &Frontend::ResetPrefixCache, true, /*is_dev=*/true},
   };
   return routes;
 }
 
+std::vector<RouteEntry> Frontend::RouteEntries(bool with_dev) {
+  std::vector<RouteEntry> entries;
+  for (const Route& route : Routes()) {
+    if (!route.is_dev || with_dev) {
+      entries.push_back({.method = route.method, .path = route.path, .wants_key = route.wants_key});
+    }
+  }
+  entries.push_back({.method = "GET", .path = "/v1/models/{model_id}", .wants_key = true});
+  return entries;
+}
+
 void Frontend::OnRequest(ExchangeId id, HttpRequest request) {
+  // Browsers send no key with it.
+  if (!options_.http.allowed_origins.empty() && IsPreflight(request)) return Respond(id, PreflightResponse());
   const bool wants_key =
       request.path.starts_with("/v1/") ||
       std::ranges::any_of(Routes(), [&](const Route& r) { return r.wants_key && r.path == request.path; });
@@ -166,6 +191,12 @@ void Frontend::Version(ExchangeId id, HttpRequest&) {
   Respond(id, {.body = std::move(body), .headers = {}});
 }
 
+void Frontend::OpenApi(ExchangeId id, HttpRequest&) { Respond(id, {.body = openapi_, .headers = {}}); }
+
+void Frontend::Docs(ExchangeId id, HttpRequest&) {
+  Respond(id, {.content_type = "text/html; charset=utf-8", .body = std::string(kDocsPage), .headers = {}});
+}
+
 void Frontend::Load(ExchangeId id, HttpRequest&) {
   std::string body;
   const auto load = static_cast<int64_t>(generations_.size()) + num_parsing_;
@@ -179,6 +210,21 @@ void Frontend::MetricsText(ExchangeId id, HttpRequest&) {
                    context_.engine.stats(), http_.stats(),
                    context_.sentinel != nullptr ? std::optional(context_.sentinel->stats()) : std::nullopt),
                .headers = {}});
+}
+
+void Frontend::StartProfile(ExchangeId id, HttpRequest&) {
+  std::string body;
+  JsonWriter(body).BeginObject().Key("success").Bool(context_.metrics.profile().Start()).EndObject();
+  Respond(id, {.body = std::move(body), .headers = {}});
+}
+
+void Frontend::StopProfile(ExchangeId id, HttpRequest&) {
+  const std::optional<std::string> profile = context_.metrics.profile().Stop();
+  std::string body;
+  JsonWriter json(body);
+  json.BeginObject().Key("success").Bool(profile.has_value());
+  json.Key("profile").Raw(profile.value_or("null")).EndObject();
+  Respond(id, {.body = std::move(body), .headers = {}});
 }
 
 // A worker waits for the engine, which finishes its step first; this thread has streams to serve.

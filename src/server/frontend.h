@@ -13,6 +13,7 @@
 #include "server/generation.h"
 #include "server/http_server.h"
 #include "server/openai_request.h"
+#include "server/openapi.h"
 #include "server/server.h"
 #include "server/token_queue.h"
 #include "server/worker_pool.h"
@@ -32,6 +33,9 @@ class Frontend final : public HttpHandler {
   // Any thread. Refuses new generations; once the last one is answered, shuts the HTTP server down.
   void Drain();
 
+  // The routes there are, for the API's description; with those of ServerOptions::dev_endpoints where asked.
+  [[nodiscard]] static std::vector<RouteEntry> RouteEntries(bool with_dev);
+
  private:
   using Handler = void (Frontend::*)(ExchangeId, HttpRequest&);
   struct Route {
@@ -42,10 +46,14 @@ class Frontend final : public HttpHandler {
   };
   static const std::vector<Route>& Routes();
 
+  void StartProfile(ExchangeId id, HttpRequest& request);
+  void StopProfile(ExchangeId id, HttpRequest& request);
   void ResetPrefixCache(ExchangeId id, HttpRequest& request);
   void Health(ExchangeId id, HttpRequest& request);
   void Ready(ExchangeId id, HttpRequest& request);
   void Version(ExchangeId id, HttpRequest& request);
+  void OpenApi(ExchangeId id, HttpRequest& request);
+  void Docs(ExchangeId id, HttpRequest& request);
   void Load(ExchangeId id, HttpRequest& request);
   void MetricsText(ExchangeId id, HttpRequest& request);
   void Models(ExchangeId id, HttpRequest& request);
@@ -78,6 +86,7 @@ class Frontend final : public HttpHandler {
   const CallLimits limits_;
   const int64_t created_;
   const std::string tokenizer_info_;  // JSON
+  const std::string openapi_;         // JSON
   bool draining_ = false;
   int64_t num_parsing_ = 0;    // generation requests in the worker pool
   int64_t num_answering_ = 0;  // other requests there

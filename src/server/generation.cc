@@ -61,6 +61,7 @@ Status Generation::Start() {
            .stops = StopMatcher(call_.stop, call_.keep_stop_text),
            .result = {},
            .logged = {},
+           .text_offset = FirstOffset(p),
            .prompt = p,
            .first_token = first_token});
       ++num_running_;
@@ -131,7 +132,7 @@ void Generation::Retract(int32_t index) {
   choice.stops = StopMatcher(call_.stop, call_.keep_stop_text);
   choice.result.text.clear();
   choice.logged.clear();
-  choice.text_offset = 0;
+  choice.text_offset = FirstOffset(choice.prompt);
   if (call_.echo && !call_.sampling.logprobs)
     Echo(index);  // else with the prompt's logprobs, which come again
 }

@@ -60,7 +60,7 @@ class Generation {
     bool is_running = true;
     bool has_spoken = false;          // chat: the role chunk was sent
     std::vector<LoggedToken> logged;  // of the text that was not sent yet, where logprobs are wanted
-    int64_t text_offset = 0;          // of the next token
+    int64_t text_offset = 0;          // of the next token, in prompt and text
     size_t prompt = 0;                // its index in the call
     int32_t first_token = 0;          // of its prompt
   };
@@ -69,6 +69,10 @@ class Generation {
   void OnPromptLogprobs(int32_t index, const std::vector<TokenLogprobs>& scores);
   void Log(Choice& choice, int32_t token, std::optional<TokenLogprobs> scores, bool is_shown);
   void Echo(int32_t index);
+  // Where the offsets of a choice begin: behind its prompt, or with it where it is echoed.
+  [[nodiscard]] int64_t FirstOffset(size_t prompt) const {
+    return call_.prompt_lengths.empty() ? 0 : call_.prompt_lengths[prompt];
+  }
   [[nodiscard]] std::string TakeLogprobs(Choice& choice);
   void Retract(int32_t index);
   void Emit(int32_t index, std::string_view text);

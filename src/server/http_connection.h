@@ -60,7 +60,7 @@ struct Connection {
 
   // Of the request being answered.
   ExchangeId exchange = 0;
-  std::string request_id, log_line;
+  std::string request_id, log_line, cors;  // cors: header lines
   int status = 0;
   size_t body_bytes = 0;  // sent
   bool head = false, keep_alive = true, chunked = true;

@@ -66,6 +66,7 @@ void AppendResponseHead(std::string& out, const HttpResponse& response, const Re
     append("Transfer-Encoding", "chunked");
   }
   append("X-Request-Id", framing.request_id);
+  out += framing.more;
   append("Connection", framing.keep_alive ? "keep-alive" : "close");
   out += "\r\n";
 }

@@ -35,6 +35,7 @@ struct ResponseFraming {
   bool chunked = true;                   // of a stream; an HTTP/1.0 client gets none and the end closes
   bool keep_alive = true;
   std::string_view request_id;
+  std::string_view more = {};  // header lines, each ending in CR LF
 };
 
 void AppendResponseHead(std::string& out, const HttpResponse& response, const ResponseFraming& framing);

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/cors.h"
 #include "server/http_connection.h"
 
 namespace attest {
@@ -224,6 +225,7 @@ void BoostHttpServer::Dispatch(Connection& c) {
   request.request_id = IsSaneRequestId(sent_id) ? std::string(sent_id) : NewRequestId();
   c.exchange = ++next_id_;
   c.request_id = request.request_id;
+  c.cors = CorsHeaders(options_.allowed_origins, request);
   c.head = request.method == "HEAD";
   c.keep_alive = message.keep_alive() && !shutting_down_;
   c.chunked = message.version() >= 11;
@@ -242,6 +244,7 @@ void BoostHttpServer::Refuse(Connection& c, int status, std::string_view message
   c.head = c.keep_alive = false;
   c.body_bytes = 0;
   c.log_line = options_.log_requests ? "refused" : "";
+  c.cors.clear();
   c.state = State::kHandling;
   exchanges_.emplace(c.exchange, &c);
   Respond(c.exchange, {.status = status, .body = ErrorBody(status, message), .headers = {}});
@@ -253,7 +256,8 @@ void BoostHttpServer::WriteHead(Connection& c, const HttpResponse& response, std
                      {.content_length = length,
                       .chunked = c.chunked,
                       .keep_alive = c.keep_alive,
-                      .request_id = c.request_id});
+                      .request_id = c.request_id,
+                      .more = c.cors});
   c.status = response.status;
 }
 

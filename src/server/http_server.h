@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "server/http_message.h"
@@ -34,6 +35,8 @@ struct HttpServerOptions {
   std::chrono::milliseconds write_timeout{30'000};   // a reader that takes nothing
   std::chrono::milliseconds ping_interval{15'000};   // silence in a stream before a comment is sent
   bool log_requests = true;                          // one line per answered request
+  // Web origins whose pages may read the answers, or "*"; none: no CORS headers, and OPTIONS is a 405.
+  std::vector<std::string> allowed_origins = {};
 };
 
 // Names one request until its answer is complete or its client is gone; never reused.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace attest {
@@ -77,56 +78,112 @@ std::unexpected<Error> WrongType(const std::string& field, std::string_view expe
               fmt::format("{} must be {}, not {}", field, expected, DescribeJson(value)), field);
 }
 
-const json* JsonFields::Find(std::string_view name) const {
+std::optional<int64_t> WholeNumber(const json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    return number <= static_cast<uint64_t>(INT64_MAX) ? std::optional(static_cast<int64_t>(number))
+                                                      : std::nullopt;
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const auto number = value.get<double>();
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (!(number >= -kEnd && number < kEnd) || std::trunc(number) != number) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+const json* JsonFields::Get(std::string_view name) const {
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
+// A name read twice keeps the more telling entry.
+void JsonFields::Record(FieldRead read) const {
+  if (reads_ == nullptr) return;
+  read.name = Name(read.name);
+  const auto known = std::ranges::find(*reads_, read.name, &FieldRead::name);
+  if (known == reads_->end()) {
+    reads_->push_back(std::move(read));
+  } else if (known->kind == FieldRead::Kind::kOther) {
+    *known = std::move(read);
+  }
+}
+
+const json* JsonFields::Find(std::string_view name) const {
+  Record({.name = std::string(name)});
+  return Get(name);
+}
+
 Expected<std::optional<bool>> JsonFields::Bool(std::string_view name) const {
-  const json* value = Find(name);
+  Record({.name = std::string(name), .kind = FieldRead::Kind::kBool});
+  const json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) return WrongType(Name(name), "true or false", *value);
   return value->get<bool>();
 }
 
 Expected<std::optional<std::string>> JsonFields::String(std::string_view name) const {
-  const json* value = Find(name);
+  Record({.name = std::string(name), .kind = FieldRead::Kind::kString});
+  const json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) return WrongType(Name(name), "a string", *value);
   return value->get_ref<const std::string&>();
 }
 
 Expected<std::optional<int64_t>> JsonFields::Int(std::string_view name, int64_t min, int64_t max) const {
-  const json* value = Find(name);
+  Record({.name = std::string(name), .kind = FieldRead::Kind::kInt, .min = min, .max = max});
+  const json* value = Get(name);
   if (value == nullptr) return std::nullopt;
-  const std::string expected = fmt::format("an integer in [{}, {}]", min, max);
-  if (!value->is_number_integer()) return WrongType(Name(name), expected, *value);
-  const bool over_int64 =
-      value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
-  if (over_int64 || value->get<int64_t>() < min || value->get<int64_t>() > max) {
-    return WrongType(Name(name), expected, *value);
+  const std::optional<int64_t> number = WholeNumber(*value);
+  if (!number || *number < min || *number > max) {
+    return WrongType(Name(name), fmt::format("an integer in [{}, {}]", min, max), *value);
   }
-  return value->get<int64_t>();
-}
-
-Expected<std::optional<double>> JsonFields::Number(std::string_view name, double min, double max) const {
-  const json* value = Find(name);
-  if (value == nullptr) return std::nullopt;
-  const std::string expected = fmt::format("a number in [{}, {}]", min, max);
-  if (!value->is_number()) return WrongType(Name(name), expected, *value);
-  const auto number = value->get<double>();
-  if (!(number >= min && number <= max)) return WrongType(Name(name), expected, *value);
   return number;
 }
 
-Expected<std::vector<int32_t>> JsonFields::Ids(std::string_view name, int64_t vocab_size) const {
-  const json* value = Find(name);
+Expected<std::optional<double>> JsonFields::Number(std::string_view name, double min, double max) const {
+  Record({.name = std::string(name), .kind = FieldRead::Kind::kNumber, .min_number = min, .max_number = max});
+  const json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  const double number = value->is_number() ? value->get<double>() : NAN;
+  if (!(number >= min && number <= max)) {
+    return WrongType(Name(name), fmt::format("a number in [{}, {}]", min, max), *value);
+  }
+  return number;
+}
+
+Expected<std::optional<double>> JsonFields::NumberAbove(std::string_view name, double above,
+                                                        double max) const {
+  Record({.name = std::string(name),
+          .kind = FieldRead::Kind::kNumber,
+          .min_number = above,
+          .max_number = max,
+          .is_above_min = true});
+  const json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  const double number = value->is_number() ? value->get<double>() : NAN;
+  if (!(number > above && number <= max)) {
+    return WrongType(Name(name), fmt::format("a number in ({}, {}]", above, max), *value);
+  }
+  return number;
+}
+
+Expected<std::vector<int32_t>> JsonFields::Ids(std::string_view name, int64_t vocab_size,
+                                               size_t max_size) const {
+  Record({.name = std::string(name),
+          .kind = FieldRead::Kind::kIds,
+          .max = vocab_size - 1,
+          .max_size = max_size});
+  const json* value = Get(name);
   if (value == nullptr) return std::vector<int32_t>();
-  return IdsFromJson(*value, vocab_size, Name(name));
+  return IdsFromJson(*value, vocab_size, max_size, Name(name));
 }
 
 Status JsonFields::RefuseUnless(std::string_view name, const std::vector<std::string_view>& neutral) const {
-  const json* value = Find(name);
+  Record({.name = std::string(name),
+          .kind = FieldRead::Kind::kFixed,
+          .neutral = std::vector<std::string>(neutral.begin(), neutral.end())});
+  const json* value = Get(name);
   if (value == nullptr) return {};
   std::string allowed = "null";
   for (const std::string_view text : neutral) {
@@ -139,22 +196,24 @@ Status JsonFields::RefuseUnless(std::string_view name, const std::vector<std::st
               Name(name));
 }
 
-Expected<std::vector<int32_t>> IdsFromJson(const json& list, int64_t vocab_size, const std::string& field) {
+Expected<std::vector<int32_t>> IdsFromJson(const json& list, int64_t vocab_size, size_t max_size,
+                                           const std::string& field) {
   if (!list.is_array()) return WrongType(field, "a list of token ids", list);
+  if (list.size() > max_size) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} may hold at most {} token ids, not {}", field, max_size, list.size()), field);
+  }
   std::vector<int32_t> ids;
   ids.reserve(list.size());
   for (const json& item : list) {
-    const bool in_range =
-        item.is_number_integer() &&
-        (item.is_number_unsigned() ? item.get<uint64_t>() < static_cast<uint64_t>(vocab_size)
-                                   : item.get<int64_t>() >= 0 && item.get<int64_t>() < vocab_size);
-    if (!in_range) {
+    const std::optional<int64_t> id = WholeNumber(item);
+    if (!id || *id < 0 || *id >= vocab_size) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("{} must hold token ids, integers in [0, {}), not {}", field, vocab_size,
                               DescribeJson(item)),
                   field);
     }
-    ids.push_back(item.get<int32_t>());
+    ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
 }

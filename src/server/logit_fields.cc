@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "server/request_limits.h"
+
 namespace attest {
 namespace {
 
 using nlohmann::json;
 
 constexpr double kMaxPenalty = 2.0;  // presence and frequency, as OpenAI has it
-constexpr double kMaxRepetitionPenalty = 100.0;
-constexpr double kMaxBias = 100.0;
-constexpr size_t kMaxBadWords = 128;
-constexpr size_t kMaxBadWordBytes = 1024;
+// A penalty near 0 would multiply a logit out of the range of floats.
+constexpr double kMinRepetitionPenalty = 0.01, kMaxRepetitionPenalty = 100.0;
 
 Status ReadPenalties(const JsonFields& fields, SamplingParams& sampling) {
   for (const auto& [name, out] : {std::pair("presence_penalty", &sampling.presence_penalty),
@@ -27,13 +27,8 @@ Status ReadPenalties(const JsonFields& fields, SamplingParams& sampling) {
     if (value) *out = static_cast<float>(*value);
   }
   ATTEST_ASSIGN_OR_RETURN(const auto repetition,
-                          fields.Number("repetition_penalty", 0, kMaxRepetitionPenalty));
+                          fields.Number("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty));
   if (repetition) sampling.repetition_penalty = static_cast<float>(*repetition);
-  if (sampling.repetition_penalty <= 0.0f) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("repetition_penalty must be a number in (0, {}], not 0", kMaxRepetitionPenalty),
-                "repetition_penalty");
-  }
   return {};
 }
 
@@ -65,7 +60,8 @@ Status ReadBias(const JsonFields& fields, const CallLimits& limits, SamplingPara
 
 Status ReadAllowed(const JsonFields& fields, const CallLimits& limits, SamplingParams& sampling) {
   if (fields.Find("allowed_token_ids") == nullptr) return {};
-  ATTEST_ASSIGN_OR_RETURN(sampling.allowed_token_ids, fields.Ids("allowed_token_ids", limits.vocab_size));
+  ATTEST_ASSIGN_OR_RETURN(sampling.allowed_token_ids, fields.Ids("allowed_token_ids", limits.vocab_size,
+                                                                 static_cast<size_t>(limits.vocab_size)));
   if (sampling.allowed_token_ids.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "allowed_token_ids must not be empty: no token could be drawn",
                 "allowed_token_ids");

@@ -166,6 +166,7 @@ ServerMetrics::ServerMetrics(const MetricsOptions& options) : impl_(std::make_un
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::OnStep(const StepRecord& step) {
+  profile_.OnStep(step);
   impl_->iteration_tokens.Observe(step.num_tokens);
   impl_->step_run.Observe(step.run_seconds);
   impl_->step_host.Observe(step.schedule_seconds + step.commit_seconds);

@@ -11,6 +11,7 @@
 #include "attention/sentinel.h"
 #include "engine/engine.h"
 #include "server/http_server.h"
+#include "server/step_profile.h"
 
 namespace attest {
 
@@ -38,6 +39,8 @@ class ServerMetrics : public EngineObserver {
   void ObserveRequest(int n);      // an accepted request and its n
   void CountResponse(int status);  // by status code
 
+  [[nodiscard]] StepProfile& profile() { return profile_; }
+
   // Prometheus text format 0.0.4.
   [[nodiscard]] std::string Render(const EngineStats& engine, const HttpStats& http,
                                    const std::optional<SentinelStats>& sentinel = std::nullopt) const;
@@ -45,6 +48,7 @@ class ServerMetrics : public EngineObserver {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  StepProfile profile_;
 };
 
 }  // namespace attest

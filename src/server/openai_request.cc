@@ -10,17 +10,13 @@
 #include "server/chat_messages.h"
 #include "server/json_fields.h"
 #include "server/logit_fields.h"
+#include "server/request_limits.h"
 
 namespace attest {
 namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxPrompts = 1024;
-constexpr int64_t kMaxChoicesPerPrompt = 128;
-constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxStopBytes = 1024;  // what a stop string may make the stream hold back
-constexpr size_t kMaxSaltBytes = 1024;
 constexpr int32_t kCompletionMaxTokens = 16;  // the default of /v1/completions
 constexpr double kMaxTemperature = 100.0;
 
@@ -38,6 +34,21 @@ Status RefuseUnsupported(const JsonFields& fields, const json& body) {
   };
   static const Rule rules[] = {
       {"suffix", {"\"\""}},
+      {"length_penalty", {"1"}},
+      {"early_stopping", {"false"}},
+      {"spaces_between_special_tokens", {"true"}},
+      {"prediction", {}},
+      {"reasoning_effort", {R"("none")"}},
+      {"web_search_options", {}},
+      {"mm_processor_kwargs", {"{}"}},
+      {"kv_transfer_params", {"{}"}},
+      {"vllm_xargs", {"{}"}},
+      {"guided_json", {}},
+      {"guided_regex", {}},
+      {"guided_choice", {}},
+      {"guided_grammar", {}},
+      {"guided_decoding_backend", {}},
+      {"guided_whitespace_pattern", {}},
       {"logits_processors", {"[]"}},
       {"use_beam_search", {"false"}},
       {"truncate_prompt_tokens", {}},
@@ -96,7 +107,7 @@ Status ReadStreamOptions(const JsonFields& fields, GenerationCall& call) {
     return Fail(ErrorCode::kInvalidArgument, "stream_options may only be given together with stream true",
                 "stream_options");
   }
-  const JsonFields inner(*options, "stream_options.");
+  const JsonFields inner = fields.Inner("stream_options", *options);
   ATTEST_ASSIGN_OR_RETURN(const auto include_usage, inner.Bool("include_usage"));
   Set(call.include_usage, include_usage);
   ATTEST_ASSIGN_OR_RETURN(const auto continuous, inner.Bool("continuous_usage_stats"));
@@ -115,8 +126,16 @@ Status ReadMaxTokens(const JsonFields& fields, const CallLimits& limits, Generat
       call.is_chat ? limits.max_model_len : std::min(kCompletionMaxTokens, limits.max_model_len);
   Set(sampling.max_tokens, old_name);
   Set(sampling.max_tokens, new_name);  // the newer name wins
-  ATTEST_ASSIGN_OR_RETURN(const auto min_tokens, fields.Int("min_tokens", 0, sampling.max_tokens));
+  ATTEST_ASSIGN_OR_RETURN(const auto min_tokens, fields.Int("min_tokens", 0, limits.max_model_len));
   Set(sampling.min_tokens, min_tokens);
+  const bool is_default = !old_name && !new_name;
+  if (is_default) sampling.max_tokens = std::max(sampling.max_tokens, sampling.min_tokens);
+  if (sampling.min_tokens > sampling.max_tokens) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("min_tokens is {}, more than max_tokens, which is {}", sampling.min_tokens,
+                            sampling.max_tokens),
+                "min_tokens");
+  }
   call.only_prompt = sampling.max_tokens == 0;
   if (call.only_prompt) sampling.max_tokens = 1;  // an engine always samples one
   return {};
@@ -157,24 +176,23 @@ Status ReadLogprobs(const JsonFields& fields, GenerationCall& call) {
   return {};
 }
 
+// A share in (0, 1]. One too small for a float still keeps the best token, as every other one does.
+Status ReadMass(const JsonFields& fields, const char* name, float& out) {
+  ATTEST_ASSIGN_OR_RETURN(const auto value, fields.NumberAbove(name, 0, 1));
+  if (value) out = std::max(static_cast<float>(*value), std::numeric_limits<float>::min());
+  return {};
+}
+
 Status ReadSampling(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
   SamplingParams& sampling = call.sampling;
   sampling = limits.default_sampling;
   ATTEST_RETURN_IF_ERROR(ReadMaxTokens(fields, limits, call));
   ATTEST_ASSIGN_OR_RETURN(const auto temperature, fields.Number("temperature", 0, kMaxTemperature));
   Set(sampling.temperature, temperature);
-  ATTEST_ASSIGN_OR_RETURN(const auto top_p, fields.Number("top_p", 0, 1));
-  Set(sampling.top_p, top_p);
-  if (sampling.top_p <= 0.0f) {
-    return Fail(ErrorCode::kInvalidArgument, "top_p must be a number in (0, 1], not 0", "top_p");
-  }
+  ATTEST_RETURN_IF_ERROR(ReadMass(fields, "top_p", sampling.top_p));
   ATTEST_ASSIGN_OR_RETURN(const auto min_p, fields.Number("min_p", 0, 1));
   Set(sampling.min_p, min_p);
-  ATTEST_ASSIGN_OR_RETURN(const auto typical_p, fields.Number("typical_p", 0, 1));
-  Set(sampling.typical_p, typical_p);
-  if (sampling.typical_p <= 0.0f) {
-    return Fail(ErrorCode::kInvalidArgument, "typical_p must be a number in (0, 1], not 0", "typical_p");
-  }
+  ATTEST_RETURN_IF_ERROR(ReadMass(fields, "typical_p", sampling.typical_p));
   ATTEST_ASSIGN_OR_RETURN(const auto top_k, fields.Int("top_k", -1, std::numeric_limits<int32_t>::max()));
   if (top_k) sampling.top_k = static_cast<int32_t>(std::max<int64_t>(*top_k, 0));  // -1 is off, as 0
   ATTEST_ASSIGN_OR_RETURN(const auto seed, fields.Int("seed", std::numeric_limits<int64_t>::min(),
@@ -182,13 +200,14 @@ Status ReadSampling(const JsonFields& fields, const CallLimits& limits, Generati
   if (seed) sampling.seed = seed;
   ATTEST_ASSIGN_OR_RETURN(const auto ignore_eos, fields.Bool("ignore_eos"));
   Set(sampling.ignore_eos, ignore_eos);
-  ATTEST_ASSIGN_OR_RETURN(sampling.stop_token_ids, fields.Ids("stop_token_ids", limits.vocab_size));
+  ATTEST_ASSIGN_OR_RETURN(sampling.stop_token_ids,
+                          fields.Ids("stop_token_ids", limits.vocab_size, kMaxStopTokenIds));
   return ReadLogitFields(fields, limits, sampling);
 }
 
 // Everything but the prompt.
 Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLimits& limits) {
-  const JsonFields fields(body);
+  const JsonFields fields(body, {}, limits.reads);
   GenerationCall call;
   call.is_chat = is_chat;
   ATTEST_ASSIGN_OR_RETURN(call.model, ServedModelName(fields, limits));
@@ -246,6 +265,10 @@ Status CheckPrompts(const GenerationCall& call, const CallLimits& limits, const 
   return {};
 }
 
+int64_t NumCodePoints(std::string_view utf8) {
+  return std::ranges::count_if(utf8, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
 // A string, a list of strings, a list of ids, or a list of lists of ids.
 Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, GenerationCall& call) {
   const json* prompt = fields.Find("prompt");
@@ -254,12 +277,18 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   // Text of a user is text: a special token spelled out in it is still recognised, as in the servers that
   // clients are written for.
   const EncodeOptions encode{.add_special_tokens = add_special.value_or(true)};
+  const bool wants_offsets = call.sampling.logprobs.has_value() && !call.echo;
   const auto add_text = [&](const json& text) {
     call.prompts.push_back(limits.tokenizer.Encode(text.get_ref<const std::string&>(), encode));
+    if (wants_offsets) call.prompt_lengths.push_back(NumCodePoints(text.get_ref<const std::string&>()));
     if (call.echo) call.echo_texts.push_back(text.get<std::string>());
   };
   const auto add_ids = [&](std::vector<int32_t> ids) {
-    if (call.echo) call.echo_texts.push_back(limits.tokenizer.Decode(ids, /*skip_special_tokens=*/false));
+    if (call.echo || wants_offsets) {
+      std::string text = limits.tokenizer.Decode(ids, /*skip_special_tokens=*/false);
+      if (wants_offsets) call.prompt_lengths.push_back(NumCodePoints(text));
+      if (call.echo) call.echo_texts.push_back(std::move(text));
+    }
     call.prompts.push_back(std::move(ids));
   };
   constexpr std::string_view kShapes =
@@ -269,7 +298,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   } else if (!prompt->is_array() || prompt->empty()) {
     return WrongType("prompt", kShapes, *prompt);
   } else if (const json& first = prompt->front(); first.is_number()) {
-    ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(*prompt, limits.vocab_size, "prompt"));
+    ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(*prompt, limits.vocab_size, kMaxListedIds, "prompt"));
     add_ids(std::move(ids));
   } else {
     if (prompt->size() > kMaxPrompts) {
@@ -284,7 +313,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
       if (item.is_string()) {
         add_text(item);
       } else {
-        ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, "prompt"));
+        ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, kMaxListedIds, "prompt"));
         add_ids(std::move(ids));
       }
     }
@@ -295,7 +324,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
 Expected<GenerationCall> ParseCall(std::string_view text, bool is_chat, const CallLimits& limits) {
   ATTEST_ASSIGN_OR_RETURN(const json body, ParseJsonObject(text));
   ATTEST_ASSIGN_OR_RETURN(GenerationCall call, ReadCommon(body, is_chat, limits));
-  const JsonFields fields(body);
+  const JsonFields fields(body, {}, limits.reads);
   if (is_chat) {
     ATTEST_ASSIGN_OR_RETURN(auto ids, EncodeMessages(fields, limits));
     call.prompts.push_back(std::move(ids));

@@ -23,6 +23,9 @@ struct GenerationCall {
   SamplingParams sampling;                    // max_tokens as asked for; SamplingOf cuts it
   // completions: each prompt's text precedes its choices'; empty unless echoed.
   std::vector<std::string> echo_texts;
+  // completions with logprobs and without echo: the length of each prompt's text in code points, where the
+  // offsets of its choices' tokens begin.
+  std::vector<int64_t> prompt_lengths;
   bool echo = false;
   bool only_prompt = false;                // max_tokens 0: the one generated token is not shown
   std::optional<int32_t> prompt_logprobs;  // to answer with; sampling's may be larger, for echo

@@ -11,6 +11,7 @@
 #include "server/chat_messages.h"
 #include "server/json_fields.h"
 #include "server/json_writer.h"
+#include "server/request_limits.h"
 
 namespace attest {
 namespace {
@@ -46,7 +47,7 @@ Expected<std::vector<int32_t>> EncodeChatForm(const JsonFields& fields, const Ca
 
 Expected<std::string> Tokenize(std::string_view body, const CallLimits& limits) {
   ATTEST_ASSIGN_OR_RETURN(const json object, ParseJsonObject(body));
-  const JsonFields fields(object);
+  const JsonFields fields(object, {}, limits.reads);
   ATTEST_RETURN_IF_ERROR(ServedModelName(fields, limits));
   ATTEST_ASSIGN_OR_RETURN(const auto wants_strings, fields.Bool("return_token_strs"));
   ATTEST_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, fields.Find("messages") != nullptr
@@ -71,12 +72,13 @@ Expected<std::string> Tokenize(std::string_view body, const CallLimits& limits) 
 
 Expected<std::string> Detokenize(std::string_view body, const CallLimits& limits) {
   ATTEST_ASSIGN_OR_RETURN(const json object, ParseJsonObject(body));
-  const JsonFields fields(object);
+  const JsonFields fields(object, {}, limits.reads);
   ATTEST_RETURN_IF_ERROR(ServedModelName(fields, limits));
   if (fields.Find("tokens") == nullptr) {
     return Fail(ErrorCode::kInvalidArgument, "tokens is missing", "tokens");
   }
-  ATTEST_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, fields.Ids("tokens", NumIds(limits)));
+  ATTEST_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                          fields.Ids("tokens", NumIds(limits), kMaxListedIds));
   std::string out;
   JsonWriter(out)
       .BeginObject()

@@ -590,8 +590,8 @@ TEST(Engine, ServesManyThreadsAndKeepsEveryTextWhole) {
   EXPECT_EQ(engine->stats().free_blocks, engine->stats().total_blocks);
 }
 
-// Every way a request can end gives its blocks back (bug report: free KV shrank until the server stalled).
-TEST(Engine, EveryWayToEndReturnsItsBlocks) {
+// Every way a request can end gives its blocks back (bug case C23: free KV shrank until the server stalled).
+TEST(Engine, C23EveryWayToEndReturnsItsBlocks) {
   SetLogLevel(LogLevel::kOff);
   EngineOptions options = Options();
   options.num_blocks = 30;
@@ -626,8 +626,8 @@ TEST(Engine, EveryWayToEndReturnsItsBlocks) {
   EXPECT_GT(engine->stats().num_preemptions, 0);
 }
 
-// Bug report: host memory grew with every request.
-TEST(Engine, MemoryDoesNotGrowWithTheNumberOfRequests) {
+// Bug case C33: host memory grew with every request.
+TEST(Engine, C33MemoryDoesNotGrowWithTheNumberOfRequests) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer keeps freed memory";
   class Counter final : public TokenSink {
    public:

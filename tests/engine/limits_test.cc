@@ -120,8 +120,8 @@ TEST(Limits, NameTheFieldTheValueAndTheLimit) {
 
 // 13 blocks of 8, one of them reserved: 96 slots. A prompt of 96 runs if it wants one token, whose K and V
 // are never needed; 97 to 104 tokens would be counted as fitting by whoever forgets the reserved block, and
-// would wait for ever (bug report: prompts in a narrow range of lengths admitted and never run).
-TEST(Limits, CountTheReservedBlock) {
+// would wait for ever (bug case C30: prompts in a narrow range of lengths admitted and never run).
+TEST(Limits, C30CountTheReservedBlock) {
   EngineOptions options = Options();
   options.block_size = 8;
   options.num_blocks = 13;

@@ -419,7 +419,13 @@ TEST(Sampler, AMaskDoesNotHideARowThatAKernelDidNotWrite) {
 TEST(Sampler, NothingLeftToDrawIsAnError) {
   SamplingParams params = Params(1);
   params.allowed_token_ids = {1};
-  EXPECT_FALSE(Sample({1, 2, 3}, params, 0, 0, {1}));
+  const auto nothing = Sample({1, 2, 3}, params, 0, 0, {1});
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(nothing.error().code, ErrorCode::kInvalidArgument) << "the request's doing, not the engine's";
+  EXPECT_EQ(nothing.error().field, "allowed_token_ids");
+  const auto broken = Sample({1, kNan, 3}, params, 0, 0, {1});
+  ASSERT_FALSE(broken);
+  EXPECT_EQ(broken.error().code, ErrorCode::kInternal);
 }
 
 // Probabilities 0.5, 0.25, 0.125, 0.125: the entropy is 1.75 bits, so the id of 0.25 (2 bits) is the most

@@ -264,7 +264,8 @@ TEST(Scheduler, DoesNotLetALaterRequestOvertakeOneThatDoesNotFit) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.tokens.size(), 4u);
 }
 
-TEST(Scheduler, ALongPromptDoesNotHoldShortOnesBack) {
+// Bug case C32: a long prefill ate the budget of every step, and no new request was admitted.
+TEST(Scheduler, C32ALongPromptDoesNotHoldShortOnesBack) {
   const EngineOptions options{.block_size = 16,
                               .num_blocks = 7000,
                               .max_model_len = 110000,

@@ -153,7 +153,8 @@ class WithTheOpenAiClient(unittest.TestCase):
         choice = self.complete(logprobs=2, max_tokens=4).choices[0]
         logprobs = choice.logprobs
         self.assertEqual("".join(logprobs.tokens), choice.text)
-        self.assertEqual([choice.text[o:o + len(t)] for o, t in zip(logprobs.text_offset, logprobs.tokens)], logprobs.tokens)
+        offsets = [o - logprobs.text_offset[0] for o in logprobs.text_offset]
+        self.assertEqual([choice.text[o:o + len(t)] for o, t in zip(offsets, logprobs.tokens)], logprobs.tokens)
         for value, top in zip(logprobs.token_logprobs, logprobs.top_logprobs):
             self.assertEqual(value, max(top.values()))  # greedy
 

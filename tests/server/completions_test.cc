@@ -245,14 +245,14 @@ TEST_P(StopStrings, NeverLeakOnAnyRoute) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, StopStrings,
     ::testing::Values(
-        StopCase{"SpansFourTokens", {"ABC", "DEF", "HI"}, "ABCDEFGHIJ", R"("DEFGHIJ")", "ABC", "stop"},
-        StopCase{"StartsInsideAWord",
+        StopCase{"C06SpansFourTokens", {"ABC", "DEF", "HI"}, "ABCDEFGHIJ", R"("DEFGHIJ")", "ABC", "stop"},
+        StopCase{"C07StartsInsideAWord",
                  {"The", " quick", " brown", " fox"},
                  "The quick brown fox",
                  R"("own fox")",
                  "The quick br",
                  "stop"},
-        StopCase{"NothingAfterIt",
+        StopCase{"C08NothingAfterIt",
                  {"one ", "two ", "three ", "four ", "five ", "six "},
                  "one two three four five six ",
                  R"(["five"])",

@@ -28,7 +28,7 @@ TEST_F(Logprobs, ACompletionHasFourListsOfTheGeneratedTokens) {
   EXPECT_EQ(choice["text"], "abc");
   const json& logprobs = choice["logprobs"];
   EXPECT_EQ(logprobs["tokens"], json({"a", "b", "c"}));
-  EXPECT_EQ(logprobs["text_offset"], json({0, 1, 2}));
+  EXPECT_EQ(logprobs["text_offset"], json({1, 2, 3}));
   EXPECT_EQ(Floats(logprobs["token_logprobs"]), (std::vector<float>{kHalf, kHalf, kHalf}));
   ASSERT_EQ(logprobs["top_logprobs"].size(), 3u);
   EXPECT_EQ(logprobs["top_logprobs"][0].size(), 2u);
@@ -72,7 +72,7 @@ TEST_F(Logprobs, EndTokensHaveAnEntryAndNoText) {
   const json choice = Json(Complete(R"({"prompt":"x","logprobs":0})"))["choices"][0];
   EXPECT_EQ(choice["text"], "a");
   EXPECT_EQ(choice["logprobs"]["tokens"], json({"a", "<eos>"}));
-  EXPECT_EQ(choice["logprobs"]["text_offset"], json({0, 1}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json({1, 2}));
 }
 
 TEST_F(Logprobs, BytesThatAreNoTextStayApart) {
@@ -82,7 +82,7 @@ TEST_F(Logprobs, BytesThatAreNoTextStayApart) {
   const json choice = Json(Complete(R"({"prompt":"x","max_tokens":4,"logprobs":1})"))["choices"][0];
   EXPECT_EQ(choice["text"], "\xE2\x82\xACz");
   EXPECT_EQ(choice["logprobs"]["tokens"], json({"bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "z"}));
-  EXPECT_EQ(choice["logprobs"]["text_offset"], json({0, 1, 1, 1}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json({1, 2, 2, 2}));
 }
 
 TEST_F(Logprobs, IdsWithTheSameTextKeepTheLargerValue) {
