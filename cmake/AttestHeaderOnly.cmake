@@ -1,5 +1,6 @@
-# Dependencies of a cross build, without packages of the other architecture: fmt, spdlog and nlohmann-json as headers of
-# this machine (they are the same for every processor), GoogleTest from the sources in Debian's package googletest.
+# Dependencies of a cross build, without packages of the other architecture: fmt, spdlog, nlohmann-json and CLI11 as
+# headers of this machine (they are the same for every processor), GoogleTest from the sources in Debian's package
+# googletest.
 #
 # Only these folders of /usr/include are shown to the compiler: the whole of it would hide the headers of the other
 # architecture.
@@ -15,6 +16,7 @@ endfunction()
 attest_header_only(fmt::fmt fmt/core.h)
 attest_header_only(spdlog::spdlog spdlog/spdlog.h)
 attest_header_only(nlohmann_json::nlohmann_json nlohmann/json.hpp)
+attest_header_only(CLI11::CLI11 CLI/CLI.hpp)
 set_property(TARGET fmt::fmt PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)
 set_property(TARGET spdlog::spdlog PROPERTY INTERFACE_COMPILE_DEFINITIONS SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL)
 

@@ -16,6 +16,7 @@ extern const KernelEntry kAttentionPrefillAvx2Entry;        // contracts_cpu_pre
 extern const KernelEntry kAttentionGeneralAvx512Entry;      // contracts_cpu.cc
 extern const KernelEntry kAttentionGeneralAvx2Entry;        // contracts_cpu.cc
 #elif defined(__aarch64__)
+extern const KernelEntry kAttentionDecodeNeonBf16Entry;   // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionDecodeNeonEntry;       // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionPrefillNeonBf16Entry;  // contracts_cpu_prefill.cc
 extern const KernelEntry kAttentionPrefillNeonEntry;      // contracts_cpu_prefill.cc

@@ -30,7 +30,6 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
   RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
 }
 
-#if defined(__x86_64__)
 constexpr std::string_view kBf16Words =
     "Split-KV decode of one to eight new tokens over pages or contiguous K and V in bf16, with bf16 products "
     "and "
@@ -40,12 +39,12 @@ constexpr std::string_view kBf16Words =
     "descales, "
     "not in precise mode.";
 
-void CheckBf16Spec(const AttentionProblem& problem, std::vector<Reason>& reasons) {
-  CheckTileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
-  // f32 is named by CheckTileSpec as acceptable; this kernel reads pages as bf16 pairs.
+void CheckBf16TileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int pair,
+                       std::string_view dims) {
+  CheckTileSpec(problem, reasons, pair, dims);
+  // f32 is named by CheckTileSpec as acceptable; these kernels read pages as bf16 pairs.
   Require(reasons, problem.spec.kv_dtype != DType::kF32, "kv_dtype", "f32", "bf16");
 }
-#endif
 
 }  // namespace
 
@@ -57,7 +56,10 @@ const KernelEntry kAttentionDecodeAmxEntry{
                  .arithmetic = AttentionArithmetic::kBf16,
                  .phases = kPhases,
                  .limits = kLimits,
-                 .check = CheckBf16Spec},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckBf16TileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+                     }},
     .kernel = &kAttentionDecodeAmx,
 };
 const KernelEntry kAttentionDecodeAvx512Entry{
@@ -85,6 +87,19 @@ const KernelEntry kAttentionDecodeAvx2Entry{
     .kernel = &kAttentionDecodeAvx2,
 };
 #else
+const KernelEntry kAttentionDecodeNeonBf16Entry{
+    .contract = {.name = "attention_decode_neonbf16",
+                 .words = kBf16Words,
+                 .isa = CpuIsa::kNeonBf16,
+                 .arithmetic = AttentionArithmetic::kBf16,
+                 .phases = kPhases,
+                 .limits = kLimits,
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckBf16TileSpec(problem, reasons, 8, "a multiple of 8 from 32 to 256");
+                     }},
+    .kernel = &kAttentionDecodeNeonBf16,
+};
 const KernelEntry kAttentionDecodeNeonEntry{
     .contract = {.name = "attention_decode_neon",
                  .words = kWords,

@@ -25,6 +25,7 @@ constexpr const KernelEntry* kKernels[] = {
     &kAttentionGeneralAvx512Entry,
     &kAttentionGeneralAvx2Entry,
 #elif defined(__aarch64__)
+    &kAttentionDecodeNeonBf16Entry,
     &kAttentionDecodeNeonEntry,
     &kAttentionPrefillNeonBf16Entry,
     &kAttentionPrefillNeonEntry,

@@ -84,6 +84,10 @@ const char* CpuIsaName(CpuIsa isa) {
       return "neon";
     case CpuIsa::kNeonBf16:
       return "neon_bf16";
+    case CpuIsa::kNeonDot:
+      return "neon_dot";
+    case CpuIsa::kNeonI8mm:
+      return "neon_i8mm";
   }
   return "unknown";
 }
@@ -106,14 +110,19 @@ bool HasIsa(const CpuFeatures& cpu, CpuIsa isa) {
       return cpu.neon;
     case CpuIsa::kNeonBf16:
       return cpu.neon && cpu.arm_bf16;
+    case CpuIsa::kNeonDot:
+      return cpu.neon && cpu.arm_dotprod;
+    case CpuIsa::kNeonI8mm:
+      return cpu.neon && cpu.arm_dotprod && cpu.arm_i8mm;
   }
   return false;
 }
 
 std::vector<CpuIsa> IsasOf(const CpuFeatures& cpu) {
   std::vector<CpuIsa> isas;
-  for (CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512Bf16, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512, CpuIsa::kAvx2,
-                     CpuIsa::kNeonBf16, CpuIsa::kNeon, CpuIsa::kPortable}) {
+  for (CpuIsa isa :
+       {CpuIsa::kAmx, CpuIsa::kAvx512Bf16, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512, CpuIsa::kAvx2,
+        CpuIsa::kNeonI8mm, CpuIsa::kNeonDot, CpuIsa::kNeonBf16, CpuIsa::kNeon, CpuIsa::kPortable}) {
     if (HasIsa(cpu, isa)) isas.push_back(isa);
   }
   return isas;
@@ -150,6 +159,7 @@ CpuFeatures DetectCpu() {
 #elif defined(__aarch64__)
   cpu.brand = "aarch64";
   cpu.neon = true;
+  cpu.arm_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
   cpu.arm_bf16 = (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
   cpu.arm_i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #endif
@@ -174,6 +184,7 @@ std::string DescribeCpu(const CpuFeatures& cpu) {
   add(cpu.amx_bf16, "amx_bf16");
   add(cpu.amx_int8, "amx_int8");
   add(cpu.neon, "neon");
+  add(cpu.arm_dotprod, "arm_dotprod");
   add(cpu.arm_bf16, "arm_bf16");
   add(cpu.arm_i8mm, "arm_i8mm");
   return text.empty() ? "portable" : text;

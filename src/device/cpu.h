@@ -21,6 +21,7 @@ struct CpuFeatures {
   bool amx_int8 = false;
   // Arm.
   bool neon = false;
+  bool arm_dotprod = false;
   bool arm_bf16 = false;
   bool arm_i8mm = false;
 
@@ -29,8 +30,19 @@ struct CpuFeatures {
 };
 
 // The instruction-set level a kernel is written for. Each level includes those before it of the same
-// processor family.
-enum class CpuIsa { kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx, kNeon, kNeonBf16 };
+// processor family, except that kNeonBf16 includes kNeon alone.
+enum class CpuIsa {
+  kPortable,
+  kAvx2,
+  kAvx512,
+  kAvx512Vnni,
+  kAvx512Bf16,
+  kAmx,
+  kNeon,
+  kNeonBf16,
+  kNeonDot,
+  kNeonI8mm
+};
 
 [[nodiscard]] const char* CpuIsaName(CpuIsa isa);  // "portable", "avx2", "avx512", ...
 [[nodiscard]] bool HasIsa(const CpuFeatures& cpu, CpuIsa isa);

@@ -39,6 +39,10 @@ constexpr PathEntry kPaths[] = {
     {&kMatMulAvx512, CpuIsa::kAvx512, true},
     {&kMatMulAvx2, CpuIsa::kAvx2, false},
     {&kMatMulAvx2Precise, CpuIsa::kAvx2, true},
+#elif defined(__aarch64__)
+    {&kMatMulNeonI8mm, CpuIsa::kNeonI8mm, false},
+    {&kMatMulNeonDot, CpuIsa::kNeonDot, false},
+    {&kMatMulNeon, CpuIsa::kNeon, true},
 #endif
     {&kMatMulPortable, CpuIsa::kPortable, true},
 #if defined(ATTEST_TEST_PATHS)  // tests/emulated: behind the path that takes everything, reached by name only

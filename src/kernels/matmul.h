@@ -77,6 +77,9 @@ class PackedMatrix {
 //   avx512       both    f32
 //   avx2         kFast   16-bit activations, one scale per 32 columns
 //   avx2_f32     both    f32
+//   neon_i8mm    kFast   16-bit activations as two bytes, one scale per 32 columns
+//   neon_dot     kFast   the same products, four bytes at a time: the same bits
+//   neon         both    f32
 //   portable     both    f32
 // Plain types (f32, f16, bf16) are multiplied in f32 except by the bf16 kernels.
 [[nodiscard]] std::vector<std::string> MatMulKernels(ComputeMode compute, const CpuFeatures* cpu);

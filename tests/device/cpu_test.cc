@@ -15,6 +15,9 @@ TEST(CpuIsa, TheBestComesFirstAndPortableLast) {
   CpuFeatures arm;
   arm.neon = arm.arm_bf16 = true;
   EXPECT_THAT(IsasOf(arm), ElementsAre(CpuIsa::kNeonBf16, CpuIsa::kNeon, CpuIsa::kPortable));
+  arm.arm_bf16 = false;
+  arm.arm_dotprod = true;
+  EXPECT_THAT(IsasOf(arm), ElementsAre(CpuIsa::kNeonDot, CpuIsa::kNeon, CpuIsa::kPortable));
   CpuFeatures x86;
   x86.avx2 = x86.avx512 = x86.avx512_vnni = true;
   EXPECT_THAT(IsasOf(x86),
@@ -24,17 +27,19 @@ TEST(CpuIsa, TheBestComesFirstAndPortableLast) {
 
 TEST(CpuIsa, ABitWithoutItsBaseIsNoLevel) {
   CpuFeatures cpu;
-  cpu.arm_bf16 = cpu.avx512_vnni = cpu.avx512_bf16 = cpu.amx_bf16 = cpu.amx_int8 = cpu.amx_tile = true;
+  cpu.arm_bf16 = cpu.arm_dotprod = cpu.arm_i8mm = cpu.avx512_vnni = cpu.avx512_bf16 = cpu.amx_bf16 =
+      cpu.amx_int8 = cpu.amx_tile = true;
   EXPECT_THAT(IsasOf(cpu), ElementsAre(CpuIsa::kPortable));
 }
 
 TEST(CpuIsa, EveryLevelHasAName) {
   std::set<std::string> names;
-  for (const CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Vnni,
-                           CpuIsa::kAvx512Bf16, CpuIsa::kAmx, CpuIsa::kNeon, CpuIsa::kNeonBf16}) {
+  for (const CpuIsa isa :
+       {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512Bf16,
+        CpuIsa::kAmx, CpuIsa::kNeon, CpuIsa::kNeonBf16, CpuIsa::kNeonDot, CpuIsa::kNeonI8mm}) {
     names.insert(CpuIsaName(isa));
   }
-  EXPECT_EQ(names.size(), 8u);
+  EXPECT_EQ(names.size(), 10u);
 }
 
 TEST(DetectCpu, FindsTheLevelThisBuildIsFor) {

@@ -39,8 +39,8 @@ enum class Arithmetic { kF32, kI16, kBf16 };
 Arithmetic ArithmeticOf(const std::string& kernel, DType dtype, int64_t rows) {
   if (kernel == "amx" && rows >= 33) return Arithmetic::kBf16;
   if (kernel == "avx512_bf16" && rows >= 9) return Arithmetic::kBf16;
-  const bool integer =
-      kernel == "avx2" || kernel == "avx512_vnni" || kernel == "avx512_bf16" || kernel == "amx";
+  const bool integer = kernel == "avx2" || kernel == "avx512_vnni" || kernel == "avx512_bf16" ||
+                       kernel == "amx" || kernel == "neon_dot" || kernel == "neon_i8mm";
   return integer && IsQuantised(dtype) ? Arithmetic::kI16 : Arithmetic::kF32;
 }
 
@@ -227,6 +227,30 @@ TEST_P(MatMulOfType, EveryKernelIsRightForEveryRowCountOnAnyTeam) {
     }
   }
 }
+
+#if defined(__aarch64__)
+// Both ways of multiplying bytes are exact inside a block and add blocks in the same order.
+TEST_P(MatMulOfType, BytesGiveTheSameBitsFourOrEightAtATime) {
+  const std::vector<std::string> kernels = [] {
+    const CpuFeatures cpu = DetectCpu();
+    return MatMulKernels(ComputeMode::kFast, &cpu);
+  }();
+  if (std::ranges::find(kernels, "neon_i8mm") == kernels.end()) GTEST_SKIP() << "needs i8mm";
+  ThreadTeam team(2);
+  const RandomWeights w = MakeWeights(GetParam(), 41, 512, 7);
+  const Activations x = MakeActivations(9, 512, 8);
+  for (int64_t rows : {1, 2, 3, 9}) {
+    const Product dot = Multiply(Pack({Stored(w)}, "neon_dot", ComputeMode::kFast, team), x, rows, team);
+    const Product matrix = Multiply(Pack({Stored(w)}, "neon_i8mm", ComputeMode::kFast, team), x, rows, team);
+    for (int64_t m = 0; m < rows; ++m) {
+      for (int64_t n = 0; n < w.rows; ++n) {
+        const auto at = static_cast<size_t>(m * dot.stride + n);
+        ASSERT_EQ(dot.y[at], matrix.y[at]) << "row " << m << " output " << n;
+      }
+    }
+  }
+}
+#endif
 
 // The tolerance must be able to fail: one block whose scale is zero, two swapped rows of W.
 TEST_P(MatMulOfType, ToleranceRejectsAZeroedBlockAndSwappedRows) {
@@ -475,7 +499,7 @@ TEST(MatMulPack, RefusesPartsItCannotStackAndNamesTheValue) {
   EXPECT_THAT(message({part(DType::kF32, 4, -1)}), HasSubstr("cols -1"));
 }
 
-TEST(MatMulPack, EveryX86LevelFallsBackToWhatTheCpuHas) {
+TEST(MatMulPack, EveryLevelFallsBackToWhatTheCpuHas) {
   CpuFeatures none;
   EXPECT_THAT(MatMulKernels(ComputeMode::kFast, &none), ElementsAre("portable"));
   EXPECT_THAT(MatMulKernels(ComputeMode::kPrecise, &none), ElementsAre("portable"));
@@ -484,6 +508,16 @@ TEST(MatMulPack, EveryX86LevelFallsBackToWhatTheCpuHas) {
   avx2.avx2 = true;
   EXPECT_THAT(MatMulKernels(ComputeMode::kFast, &avx2), ElementsAre("avx2", "avx2_f32", "portable"));
   EXPECT_THAT(MatMulKernels(ComputeMode::kPrecise, &avx2), ElementsAre("avx2_f32", "portable"));
+#elif defined(__aarch64__)
+  CpuFeatures arm;
+  arm.neon = true;
+  EXPECT_THAT(MatMulKernels(ComputeMode::kFast, &arm), ElementsAre("neon", "portable"));
+  arm.arm_dotprod = true;
+  EXPECT_THAT(MatMulKernels(ComputeMode::kFast, &arm), ElementsAre("neon_dot", "neon", "portable"));
+  arm.arm_i8mm = true;
+  EXPECT_THAT(MatMulKernels(ComputeMode::kFast, &arm),
+              ElementsAre("neon_i8mm", "neon_dot", "neon", "portable"));
+  EXPECT_THAT(MatMulKernels(ComputeMode::kPrecise, &arm), ElementsAre("neon", "portable"));
 #endif
 }
 

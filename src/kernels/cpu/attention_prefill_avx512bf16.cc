@@ -23,8 +23,8 @@ struct Bf16Arithmetic : Bf16Words {
                           _mm256_or_si256(even, _mm256_slli_epi32(odd, 16)));
     }
   }
-  static void PackKeyRow(const Bf16Bits* row, int dim, float* packed) {
-    for (int d = 0; d < dim; d += 32) _mm512_storeu_si512(packed + d / 2, _mm512_loadu_si512(row + d));
+  static void PackKeyRows(const Bf16Bits* const* rows, int dim, float* packed) {
+    for (int d = 0; d < dim; d += 32) _mm512_storeu_si512(packed + d / 2, _mm512_loadu_si512(rows[0] + d));
   }
   static void PackValueRows(const Bf16Bits* const* rows, int dim, float* packed) {
     for (int d = 0; d < dim; d += 16) {

@@ -23,7 +23,10 @@ template <class Vec>
 struct F32Arithmetic {
   using V = Vec;
   using F = typename V::F;
-  static constexpr int kPack = 1;  // dims of a query or key row, or keys of a value row, in one word
+  static constexpr int kPack = 1;      // dims of a query or key row, or keys of a value row, in one word
+  static constexpr int kGroup = 1;     // dims of a query row, or keys of a value row, that lie together
+  static constexpr int kKeyGroup = 1;  // key rows that lie together
+  static constexpr bool kHasProducts = false;  // Scores and Values of its own
   static F MulAdd(F a, F b, F c) { return V::Fma(a, b, c); }
   static F Weight(F t) { return Exp2<V>(t); }
   // x[i] holds dim i of a block of rows; word rows are `step` apart.
@@ -31,27 +34,31 @@ struct F32Arithmetic {
   static void StoreQueryWords(const typename Block::T* x, float* to, int64_t step) {
     for (int i = 0; i < Block::kSize; ++i) Block::Store(to + i * step, x[i]);
   }
+  // kKeyGroup rows.
   template <class KvT>
-  static void PackKeyRow(const KvT* row, int dim, float* packed) {
-    for (int d = 0; d < dim; d += V::kLanes) V::Store(packed + d, V::Widen(row + d));
+  static void PackKeyRows(const KvT* const* rows, int dim, float* packed) {
+    for (int d = 0; d < dim; d += V::kLanes) V::Store(packed + d, V::Widen(rows[0] + d));
   }
-  // One word row from kPack rows.
+  // kGroup rows.
   template <class KvT>
   static void PackValueRows(const KvT* const* rows, int dim, float* packed) {
-    PackKeyRow(rows[0], dim, packed);
+    PackKeyRows(rows, dim, packed);
   }
   static void StoreWeights(const F* weights, float* to) { V::Store(to, weights[0]); }
-  // The weight of the i-th key of a word.
-  static float WeightOf(float word, int /*i*/) { return word; }
+  // The weight of a row for the i-th key of a group.
+  static float WeightOf(const float* words, int lane, int /*i*/) { return words[lane]; }
 };
 
 // What bf16 arithmetics share: an operand word holds two values, the first in its low half.
 struct Bf16Words {
   static constexpr int kPack = 2;
-  static float WeightOf(float word, int i) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &word, 4);
-    return ValueOf(static_cast<Bf16Bits>(i == 0 ? bits : bits >> 16));
+  static constexpr int kGroup = 2;
+  static constexpr int kKeyGroup = 1;
+  static constexpr bool kHasProducts = false;
+  static float WeightOf(const float* words, int lane, int i) {
+    Bf16Bits weights[2];
+    __builtin_memcpy(weights, words + lane, sizeof(weights));
+    return ValueOf(weights[i]);
   }
 };
 
@@ -62,13 +69,16 @@ struct PrefillTile {
   using Block = typename V::Block;
   static constexpr int kBlock = Block::kSize;
   static constexpr int kPack = A::kPack;
+  static constexpr int kGroup = A::kGroup;
+  static constexpr int kGroupWords = kGroup / kPack;
   static constexpr int kPanelVecs = 3;
   static constexpr int kPanel = kPanelVecs * V::kLanes;      // rows of one panel: 12, 24 or 48
   static constexpr int kRows = V::kRegisters == 16 ? 4 : 8;  // keys or dims of one register block
   static constexpr int kKeyBlock = 64;
   static constexpr int kMaxPanels = kMaxTileRows / kPanel;
   static_assert(kMaxTileRows % kPanel == 0 && kKeyBlock % kRows == 0 && kRows % kPack == 0);
-  static_assert(kPanel % kBlock == 0 && kBlock % kPack == 0);
+  static_assert(kPanel % kBlock == 0 && kBlock % kGroup == 0);
+  static_assert(kRows % kGroup == 0 && kGroup % kPack == 0 && kRows % A::kKeyGroup == 0);
 
   // Per panel: rows in lanes.
   struct Panel {
@@ -81,11 +91,11 @@ struct PrefillTile {
     int32_t min_begin, max_begin, min_end, max_end;  // over rows that see a key
   };
   struct Buffers {
-    float* q;  // [panel][head_dim / kPack][kPanel] words
+    float* q;  // [panel][head_dim / kGroup][kPanel][kGroupWords] words
     float* o;  // [panel][v_head_dim][kPanel]
     float* s;  // [kKeyBlock][kPanel]: scores, then weights in words
     float* k;  // [kKeyBlock][head_dim / kPack] words
-    float* v;  // [kKeyBlock / kPack][v_head_dim] words
+    float* v;  // [kKeyBlock / kGroup][v_head_dim][kGroupWords] words
     Panel* panels;
   };
 
@@ -182,7 +192,7 @@ struct PrefillTile {
         typename Block::T x[kBlock];
         for (int i = 0; i < kBlock; ++i) x[i] = Block::Scale(Block::Load(rows[lane + i] + d), t.q_sign);
         Block::Transpose(x);
-        A::StoreQueryWords(x, q + d / kPack * kPanel + lane, kPanel);
+        A::StoreQueryWords(x, q + d / kPack * kPanel + lane * kGroupWords, kPanel);
       }
     }
   }
@@ -246,14 +256,22 @@ struct PrefillTile {
         }
       }
     }
-    for (int key = 0; key < keys; key += kPack) {  // exact: keys is a multiple of kRows, and kRows of kPack
+    for (int key = 0; key < keys; key += kGroup) {  // exact: keys is a multiple of kRows, and kRows of kGroup
+      F weights[kPanelVecs][kGroup];
       ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
-        F weights[kPack];
-        ATTEST_UNROLL for (int i = 0; i < kPack; ++i) {
-          weights[i] = A::Weight(V::Msub(V::Load(s + (key + i) * kPanel + x * V::kLanes), scale, m[x]));
-          l[x] = V::Add(l[x], weights[i]);
+        ATTEST_UNROLL for (int i = 0; i < kGroup; ++i) {
+          weights[x][i] = A::Weight(V::Msub(V::Load(s + (key + i) * kPanel + x * V::kLanes), scale, m[x]));
+          l[x] = V::Add(l[x], weights[x][i]);
         }
-        A::StoreWeights(weights, s + key / kPack * kPanel + x * V::kLanes);
+        if constexpr (kGroupWords == 1) {
+          A::StoreWeights(weights[x], s + key / kPack * kPanel + x * V::kLanes);
+        }
+      }
+      // Several words lie over scores of other rows: they wait until all have been read.
+      if constexpr (kGroupWords > 1) {
+        ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) {
+          A::StoreWeights(weights[x], s + key / kPack * kPanel + x * V::kLanes * kGroupWords);
+        }
       }
     }
     ATTEST_UNROLL for (int x = 0; x < kPanelVecs; ++x) V::Store(p->sum + x * V::kLanes, l[x]);
@@ -268,10 +286,10 @@ struct PrefillTile {
     for (int i = 0; i < hidden.count; ++i) {
       const int key = hidden.keys[i];
       if (key < from || key >= to) continue;
-      const float* words = s + (key - from) / kPack * kPanel;
+      const float* words = s + (key - from) / kGroup * kGroupWords * kPanel;
       for (int lane = 0; lane < kPanel; ++lane) {
         if (first + key < p.begin[lane] || first + key >= p.end[lane]) continue;
-        const float weight = A::WeightOf(words[lane], (key - from) % kPack);
+        const float weight = A::WeightOf(words, lane, (key - from) % kGroup);
         for (int d = 0; d < v_head_dim; ++d) o[d * kPanel + lane] += weight * ValueOf(hidden.rows[i][d]);
       }
     }
@@ -315,10 +333,10 @@ struct PrefillTile {
       FindKeyRows(t, first, keys, kRows, k_rows, v_rows);
       HiddenValues<KvT, kKeyBlock> hidden;
       hidden.SetAside(t, first, keys, v_rows);
-      for (int key = 0; key < padded; ++key) {
-        A::PackKeyRow(k_rows[key], t.head_dim, b.k + int64_t{key} * words);
+      for (int key = 0; key < padded; key += A::kKeyGroup) {
+        A::PackKeyRows(k_rows + key, t.head_dim, b.k + int64_t{key} * words);
       }
-      for (int key = 0; key < padded; key += kPack) {
+      for (int key = 0; key < padded; key += kGroup) {
         A::PackValueRows(v_rows + key, t.v_head_dim, b.v + int64_t{key / kPack} * t.v_head_dim);
       }
       for (int panel = 0; panel < panels; ++panel) {
@@ -330,14 +348,22 @@ struct PrefillTile {
         const int from = MaxInt(0, p->min_begin - first) / kRows * kRows;  // rounded down
         const int to = MinInt(padded, RoundUp(p->max_end - first, kRows));
         for (int key = from; key < to; key += kRows) {
-          Scores(b.k + int64_t{key} * words, words, words, q, b.s + key * kPanel);
+          if constexpr (A::kHasProducts) {
+            A::Scores(b.k + int64_t{key} * words, words, q, b.s + key * kPanel);
+          } else {
+            Scores(b.k + int64_t{key} * words, words, words, q, b.s + key * kPanel);
+          }
         }
         Softmax<kTransform>(t, p, first + from, to - from, b.s + from * kPanel, o);
         const float* values =
-            b.v + int64_t{from / kPack} * t.v_head_dim;  // exact: kRows is a multiple of kPack
+            b.v + int64_t{from / kPack} * t.v_head_dim;  // exact: kRows is a multiple of kGroup
         const float* weights = b.s + from * kPanel;
         for (int d = 0; d < t.v_head_dim; d += kRows) {
-          Values(values + d, t.v_head_dim, (to - from) / kPack, weights, o + int64_t{d} * kPanel);
+          if constexpr (A::kHasProducts) {
+            A::Values(values + d * kGroupWords, t.v_head_dim, to - from, weights, o + int64_t{d} * kPanel);
+          } else {
+            Values(values + d, t.v_head_dim, (to - from) / kPack, weights, o + int64_t{d} * kPanel);
+          }
         }
         if (hidden.count > 0) AddHidden(hidden, *p, first, from, to, t.v_head_dim, weights, o);
       }

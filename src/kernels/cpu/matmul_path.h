@@ -67,13 +67,18 @@ extern const MatMulPath kMatMulAvx512;       // f32
 extern const MatMulPath kMatMulAvx512Vnni;   // 16-bit activations, vpdpwssd
 extern const MatMulPath kMatMulAvx512Bf16;   // bf16 dot products from 9 rows on
 extern const MatMulPath kMatMulAmx;          // bf16 tiles from 33 rows on
+#elif defined(__aarch64__)
+extern const MatMulPath kMatMulNeon;      // f32
+extern const MatMulPath kMatMulNeonDot;   // 16-bit activations as two bytes, SDOT
+extern const MatMulPath kMatMulNeonI8mm;  // the same, SMMLA
 #endif
 
-// The prepared form of the integer paths: 16-bit integers with one scale per 32 k. A strip's pair p of row r
-// is the int16 pair at [strip][p][r], so that a kernel finds the four rows it works on side by side; blocks
-// are at [strip][k / 32][r]. A single row lies alone (strips of one).
+// The prepared form of the integer paths of x86-64: 16-bit integers with one scale per 32 k. A strip's pair p
+// of row r is the int16 pair at [strip][p][r], so that a kernel finds the four rows it works on side by side;
+// blocks are at [strip][k / 32][r]. A single row lies alone (strips of one).
 struct ActivationBlock {
-  float scale;  // largest magnitude / 32767; NaN when a value is not finite, so that the row's result is too
+  float scale;  // largest magnitude / 32767 (Arm: 32512); NaN when a value is not finite, so that the row's
+                // result is too
   float scaled_sum;  // scale * sum, for weights with a minimum
   int32_t sum;       // of the 32 integers
   int32_t sum_low;   // of the first 16

@@ -1,5 +1,4 @@
-// The plain path: one tile is expanded to f32, then every row is multiplied with it. Any CPU; the loops of 16
-// are what a compiler turns into NEON or SSE.
+// The plain path: one tile is expanded to f32, then every row is multiplied with it. Any CPU.
 #include <cstring>
 
 #include "kernels/cpu/matmul_path.h"
