@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/row_error.h"
+
 namespace attest::conform {
 
 AttentionResult RunOracle(AttentionBatch& batch) {
@@ -123,23 +125,48 @@ double LseError(double lse, double oracle) {
   const double difference = std::abs(lse - oracle);
   return std::isfinite(difference) ? difference : static_cast<double>(kInfinity);
 }
+
+ErrorBudget ErrorBudget::Times(double factor) const {
+  ErrorBudget wider = *this;
+  wider.out *= factor;
+  wider.lse *= factor;
+  for (double& least : wider.out_least) least *= factor;
+  for (double& least : wider.lse_least) least *= factor;
+  return wider;
+}
+
 ErrorBudget BudgetOf(AttentionBatch& batch, const AttentionResult& oracle, AttentionArithmetic arithmetic) {
+  const AttentionSpec& spec = batch.spec();
   const AttentionResult plain = RunPlain(batch, arithmetic);
   ErrorBudget budget;
-  for (const double error : RowErrors(plain, oracle, batch.spec().v_head_dim))
-    budget.out = std::max(budget.out, error);
+  for (const double error : RowErrors(plain, oracle, spec.v_head_dim))
+    budget.out = std::max(budget.out, 2 * error);
   for (size_t i = 0; i < oracle.lse.size(); ++i) {
-    budget.lse = std::max(budget.lse, LseError(plain.lse[i], oracle.lse[i]));
+    budget.lse = std::max(budget.lse, 2 * LseError(plain.lse[i], oracle.lse[i]));
   }
-  double largest = 0, largest_lse = 1;
-  for (const double value : oracle.out) largest = std::max(largest, std::abs(value));
-  for (const double value : oracle.lse) {
-    if (std::isfinite(value)) largest_lse = std::max(largest_lse, std::abs(value));
+  const AttentionBatch::Output none = batch.MakeOutput(0.0f);
+  const AttentionParams params = batch.Params(none);
+  const auto tokens = static_cast<size_t>(batch.num_tokens());
+  budget.lse_least.resize(oracle.lse.size());
+  RowDeviation deviation;
+  for (int seq = 0; seq < batch.num_seqs(); ++seq) {
+    for (int32_t i = 0; i < batch.q_begin().length(seq); ++i) {
+      for (int head = 0; head < spec.q_heads; ++head) {
+        deviation.Compute(params, seq, i, head);
+        const size_t at = budget.out_least.size() * static_cast<size_t>(spec.v_head_dim);
+        double least = 0;
+        for (int d = 0; d < spec.v_head_dim; ++d) {
+          least = std::max(
+              least, kDeviations * deviation.out(d) +
+                         StoredUnit(spec.out_dtype) * std::abs(oracle.out[at + static_cast<size_t>(d)]));
+        }
+        budget.out_least.push_back(least);
+        if (!spec.wants_lse) continue;
+        budget.lse_least[static_cast<size_t>(head) * tokens +
+                         static_cast<size_t>(batch.q_begin().begin(seq) + i)] = kDeviations * deviation.lse();
+      }
+    }
   }
-  const DType out = batch.spec().out_dtype;
-  const double ulp = out == DType::kF32 ? 0x1p-22 : out == DType::kBF16 ? 0x1p-8 : 0x1p-10;
-  budget.out = std::max(2 * budget.out, 2 * ulp * largest);
-  budget.lse = std::max(2 * budget.lse, 4 * 0x1p-23 * largest_lse);
   return budget;
 }
 
@@ -148,7 +175,7 @@ std::optional<std::string> FirstBadRow(const AttentionResult& result, const Atte
   const std::vector<double> errors = RowErrors(result, oracle, dim);
   const auto heads = static_cast<size_t>(q_heads);
   for (size_t row = 0; row < errors.size(); ++row) {
-    if (errors[row] <= budget.out || !result.ran(row / heads)) continue;
+    if (errors[row] <= budget.OutOf(row) || !result.ran(row / heads)) continue;
     size_t worst = 0;  // the first dim that is not finite, or else the largest error
     double largest = -1;
     for (size_t d = 0; d < static_cast<size_t>(dim); ++d) {
@@ -163,13 +190,13 @@ std::optional<std::string> FirstBadRow(const AttentionResult& result, const Atte
     const size_t at = row * static_cast<size_t>(dim) + worst;
     return fmt::format("token {} head {} dim {} is {:.9g}, expected {:.9g} (error {:.3g}, budget {:.3g})",
                        row / heads, row % heads, worst, result.out[at], oracle.out[at], errors[row],
-                       budget.out);
+                       budget.OutOf(row));
   }
   const size_t tokens = oracle.lse.size() / std::max<size_t>(heads, 1);
   for (size_t i = 0; i < oracle.lse.size(); ++i) {
-    if (LseError(result.lse[i], oracle.lse[i]) <= budget.lse || !result.ran(i % tokens)) continue;
+    if (LseError(result.lse[i], oracle.lse[i]) <= budget.LseOf(i) || !result.ran(i % tokens)) continue;
     return fmt::format("lse of token {} head {} is {:.9g}, expected {:.9g} (budget {:.3g})", i % tokens,
-                       i / tokens, result.lse[i], oracle.lse[i], budget.lse);
+                       i / tokens, result.lse[i], oracle.lse[i], budget.LseOf(i));
   }
   return std::nullopt;
 }
@@ -247,11 +274,11 @@ std::optional<std::string> PassingControl(AttentionBatch& batch, const Attention
   for (size_t row = 0; row * dim < oracle.out.size(); ++row) {
     double largest = 0;  // the error of this row if it were zero
     for (size_t d = 0; d < dim; ++d) largest = std::max(largest, std::abs(oracle.out[row * dim + d]));
-    if (largest != 0 && largest <= budget.out) {
+    if (largest != 0 && largest <= budget.OutOf(row)) {
       return fmt::format(
           "a zeroed row passes: token {} head {} has no value above {:.3g}, the budget is {:.3g}",
           row / static_cast<size_t>(spec.q_heads), row % static_cast<size_t>(spec.q_heads), largest,
-          budget.out);
+          budget.OutOf(row));
     }
   }
   const AttentionBatch::Output none = batch.MakeOutput(0.0f);
@@ -268,7 +295,7 @@ std::optional<std::string> PassingControl(AttentionBatch& batch, const Attention
     const bool nothing =
         control.wrong.value_shift == 0 && !control.wrong.drop_first && !control.wrong.drop_last;
     bool changes = false, rejected = false;
-    double nearest = 0;
+    double nearest = 0, limit = 0;
     for (int seq = 0; seq < batch.num_seqs() && !rejected; ++seq) {
       const int32_t q_len = batch.q_begin().length(seq);
       // The untouched row needs no more than one look; the others as many as it takes.
@@ -285,20 +312,22 @@ std::optional<std::string> PassingControl(AttentionBatch& batch, const Attention
         for (int64_t j = 0; j < kv_len && visible < 2; ++j) visible += Visible(spec, p, j) ? 1 : 0;
         if (visible < 2 && !nothing) continue;
         const std::vector<double> out = WrongRow(batch, params, at, control.wrong);
+        const auto oracle_row = static_cast<size_t>(at.token * spec.q_heads + at.head);
         double error = 0;
         for (size_t d = 0; d < dim; ++d) {
-          const size_t i = (static_cast<size_t>(at.token * spec.q_heads + at.head)) * dim + d;
+          const size_t i = oracle_row * dim + d;
           error = std::max(error, std::abs(out[d] - oracle.out[i]));
         }
         changes = changes || error > 0;
-        nearest = std::max(nearest, error);
-        rejected = !(error <= (nothing ? 1e-9 * (1 + std::abs(out[0])) : budget.out));
+        const double allowed = budget.OutOf(oracle_row);
+        if (error >= nearest) nearest = error, limit = allowed;
+        rejected = !(error <= (nothing ? 1e-9 * (1 + std::abs(out[0])) : allowed));
       }
     }
     if (nothing && rejected) return "the controls disagree with the oracle on an untouched row";
     if (!nothing && changes && !rejected) {
       return fmt::format("{} passes: it moves no row by more than {:.3g}, the budget is {:.3g}", control.name,
-                         nearest, budget.out);
+                         nearest, limit);
     }
   }
   return std::nullopt;
