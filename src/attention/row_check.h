@@ -1,4 +1,4 @@
-// Judges one computed row: recomputes it by the oracle from the very queries and pages the kernel read, and
+// Judges one computed row: recomputes it in double from the very queries and pages the kernel read, and
 // compares the error with a bound on what the kernel's arithmetic may lose in that row.
 //
 // The bound, per output element d, with u = 2^-24, w_j the softmax weight of key j, and o_d the row itself:
@@ -25,10 +25,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "attention/contract.h"
 #include "kernels/attention_params.h"
+#include "kernels/cpu/row_sums.h"
+#include "kernels/reference/attention_reference.h"
 
 namespace attest {
 
@@ -48,22 +51,40 @@ struct RowVerdict {
 };
 
 // Owns scratch only. One thread at a time.
+//
+// A row is first recomputed in double by loops made for speed, which read the mask and the pages through the
+// oracle and which tests hold to it on every case. A row they find right is right; one they object to, or
+// cannot say anything of, is recomputed by the oracle itself, whose word is the verdict.
 class RowChecker {
  public:
+  // The portable loops are for tests.
+  explicit RowChecker(const RowSumOps& ops = BestRowSumOps()) : ops_(ops) {}
   // `row` is counted within the sequence. REQUIRES: params as a kernel receives them, out (and lse) written.
   RowVerdict Check(const AttentionParams& params, AttentionArithmetic arithmetic, int seq, int32_t row,
                    int head);
+  // The row of the last Check and its LSE, as its verdict had them.
+  [[nodiscard]] std::span<const double> expected() const { return expected_; }
+  [[nodiscard]] double lse() const { return lse_; }
+  [[nodiscard]] bool asked_the_oracle() const { return asked_the_oracle_; }
 
  private:
-  void Bound(const AttentionParams& params, AttentionArithmetic arithmetic, int seq, int32_t row, int head);
+  void Walk(const AttentionParams& params, AttentionArithmetic arithmetic, int seq, int32_t row, int head);
+  void AskTheOracle(const AttentionParams& params, AttentionArithmetic arithmetic, int seq, int32_t row,
+                    int head);
+  [[nodiscard]] RowVerdict Judge(const AttentionParams& params, AttentionArithmetic arithmetic, int64_t token,
+                                 int head) const;
+  void ReadRow(const ReferenceKey& key, DType dtype);
 
-  std::vector<double> oracle_, model_;
-  std::vector<double> magnitude_, absolute_, squares_;  // [v_head_dim]
-  std::vector<int64_t> keys_;                           // the visible ones
-  std::vector<double> weights_, errors_;                // of each of them
+  const RowSumOps& ops_;
+  std::vector<double> expected_, model_;                  // [v_head_dim]
+  std::vector<double> magnitude_, absolute_, squares_;    // [v_head_dim]
+  std::vector<int64_t> keys_;                             // the visible ones
+  std::vector<double> weights_, model_weights_, errors_;  // of each of them
   std::vector<float> query_, rounded_, key_;
+  double lse_ = 0, model_lse_ = 0;
   double relative_ = 0;  // of the denominator: the weighted mean of e_j, plus c
   double random_ = 0;    // kBf16: sqrt(sum w_j^2)
+  bool asked_the_oracle_ = false;
 };
 
 }  // namespace attest

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "tests/support/attention_case_list.h"
@@ -67,6 +68,46 @@ TEST(RowCheck, HoldsInEveryRowOfEveryKernelOnEveryCase) {
   }
 }
 
+// Otherwise the loops would be trusted where the oracle was meant.
+TEST(RowCheck, ItsLoopsRecomputeEveryRowOfEveryCaseAsTheOracleDoes) {
+  std::vector<const RowSumOps*> tables{&kRowSumsPortable};
+#if defined(__x86_64__)
+  if (ThisCpu().avx2) tables.push_back(&kRowSumsAvx2);
+  if (ThisCpu().avx512) tables.push_back(&kRowSumsAvx512);
+#endif
+  std::vector<AttentionCase> cases = AttentionCases();
+  cases.push_back({"head_dim_40", MakeSpec(4, 2, 40), {1, 5}, {30, 9}});  // no whole number of vectors
+  for (const AttentionCase& item : cases) {
+    SCOPED_TRACE(item.name);
+    AttentionBatch batch(item.spec, item.q_len, item.kv_len, {.seed = 7});
+    const AttentionBatch::Output output = batch.MakeOutput(kNaN);
+    AttentionParams params = batch.Params(output);
+    std::vector<int32_t> all(static_cast<size_t>(batch.num_seqs()));
+    std::iota(all.begin(), all.end(), 0);
+    params.owned = {all};
+    ReferenceAttention(params);
+    std::vector<double> row(static_cast<size_t>(item.spec.v_head_dim));
+    for (size_t table = 0; table < tables.size(); ++table) {
+      for (const AttentionArithmetic arithmetic : {AttentionArithmetic::kF32, AttentionArithmetic::kBf16}) {
+        RowChecker checker(*tables[table]);
+        for (int seq = 0; seq < batch.num_seqs(); ++seq) {
+          for (int32_t i = 0; i < batch.q_begin().length(seq); i += 3) {
+            const int head = (i + seq) % item.spec.q_heads;
+            ASSERT_TRUE(checker.Check(params, arithmetic, seq, i, head).ok());
+            ASSERT_FALSE(checker.asked_the_oracle()) << "table " << table;
+            const double lse = ReferenceAttentionRow(params, seq, i, head, row);
+            ASSERT_TRUE(checker.lse() == lse || std::abs(checker.lse() - lse) < 1e-12 * (1 + std::abs(lse)));
+            double largest = 1;
+            for (const double value : row) largest = std::max(largest, std::abs(value));
+            for (size_t d = 0; d < row.size(); ++d)
+              ASSERT_NEAR(checker.expected()[d], row[d], 1e-12 * largest);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Rows of the oracle on one batch, judged as if a kernel of some arithmetic had computed them for another.
 class RowCheckControls : public ::testing::TestWithParam<AttentionArithmetic> {
  protected:
@@ -96,6 +137,7 @@ class RowCheckControls : public ::testing::TestWithParam<AttentionArithmetic> {
       if (judged != nullptr) ++*judged;
       const RowVerdict verdict = checker.Check(params, GetParam(), seq, row, head);
       accepted += verdict.ok() ? 1 : 0;
+      EXPECT_EQ(checker.asked_the_oracle(), !verdict.ok());
       EXPECT_EQ(verdict.ok(), !verdict.first_wrong_dim.has_value());
     });
     return accepted;

@@ -1,0 +1,23 @@
+#include <cstdint>
+
+#include "kernels/cpu/row_sums.h"
+
+namespace attest {
+namespace {
+#include "kernels/cpu/row_sums.inc"
+}  // namespace
+
+const RowSumOps kRowSumsPortable = kOps;
+
+const RowSumOps& BestRowSumOps() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
+    return kRowSumsAvx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kRowSumsAvx2;
+#endif
+  return kRowSumsPortable;
+}
+
+}  // namespace attest
