@@ -7,7 +7,8 @@ build_packages=(ca-certificates cmake g++ ninja-build pkg-config python3 python3
   prometheus-cpp-dev)
 test_packages=(libgtest-dev libgmock-dev python3-venv curl wrk)
 # Formatting, static analysis and libFuzzer come from clang 19: Debian's clang 14 does not see std::expected.
-check_packages=(git clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
+# The browser (190 MB to fetch, 80 s to install on two busy cores) is for the tests of the page, which skip without it.
+check_packages=(chromium chromium-driver git clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 

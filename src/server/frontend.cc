@@ -12,8 +12,10 @@
 #include "server/api_error.h"
 #include "server/cors.h"
 #include "server/docs_page.h"
+#include "server/engine_view.h"
 #include "server/health.h"
 #include "server/json_writer.h"
+#include "server/page.h"
 #include "server/tokenizer_routes.h"
 
 namespace attest {
@@ -77,6 +79,8 @@ Frontend::~Frontend() {
 
 const std::vector<Frontend::Route>& Frontend::Routes() {
   static const std::vector<Route> routes = {
+      {"GET", "/", &Frontend::Page},
+      {"GET", "/engine", &Frontend::EngineNow},
       {"GET", "/health", &Frontend::Health},
       {"GET", "/ready", &Frontend::Ready},
       {"GET", "/version", &Frontend::Version},
@@ -164,6 +168,30 @@ void Frontend::RespondError(ExchangeId id, int status, std::string_view message,
 
 void Frontend::RespondError(ExchangeId id, const Error& error) {
   RespondError(id, HttpStatusOf(error.code), error.message, error.field);
+}
+
+void Frontend::Page(ExchangeId id, HttpRequest& request) {
+  Respond(id, PageResponse(request.Header("if-none-match")));
+}
+
+void Frontend::EngineNow(ExchangeId id, HttpRequest&) {
+  const auto uptime =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - started_);
+  const std::optional<SentinelStats> sentinel =
+      context_.sentinel != nullptr ? std::optional(context_.sentinel->stats()) : std::nullopt;
+  Respond(id, {.body = EngineJson({.model = options_.served_model_names.front(),
+                                   .version = context_.version,
+                                   .has_chat_template = context_.chat_template != nullptr,
+                                   .draining = draining_,
+                                   .uptime_seconds = uptime.count(),
+                                   .options = context_.engine.options(),
+                                   .default_sampling = context_.default_sampling,
+                                   .stats = context_.engine.stats(),
+                                   .kernels_at_load = context_.metrics.attention_kernels(),
+                                   .rows = context_.metrics.attention_rows(),
+                                   .sentinel = sentinel}),
+               .headers = {{"Cache-Control", "no-store"}},
+               .is_logged = false});
 }
 
 void Frontend::Health(ExchangeId id, HttpRequest&) {

@@ -2,6 +2,7 @@
 // only, except where marked.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -48,6 +49,8 @@ class Frontend final : public HttpHandler {
 
   void StartProfile(ExchangeId id, HttpRequest& request);
   void StopProfile(ExchangeId id, HttpRequest& request);
+  void Page(ExchangeId id, HttpRequest& request);
+  void EngineNow(ExchangeId id, HttpRequest& request);
   void ResetPrefixCache(ExchangeId id, HttpRequest& request);
   void Health(ExchangeId id, HttpRequest& request);
   void Ready(ExchangeId id, HttpRequest& request);
@@ -85,6 +88,7 @@ class Frontend final : public HttpHandler {
   HttpServer& http_;
   const CallLimits limits_;
   const int64_t created_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const std::string tokenizer_info_;  // JSON
   const std::string openapi_;         // JSON
   bool draining_ = false;

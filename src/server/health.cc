@@ -1,24 +1,16 @@
 #include "server/health.h"
 
-#include <fmt/format.h>
-
-#include <cmath>
-
 #include "server/json_writer.h"
 
 namespace attest {
-namespace {
 
-// JSON has no infinity: a value that was not finite is null.
-std::string Number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
+std::string_view HealthStatus(const EngineStats& engine, const SentinelStats* sentinel) {
+  if (!engine.stopped_because.empty()) return "stopped";
+  if (!engine.healthy) return "failing";
+  return sentinel != nullptr && !sentinel->quarantined.empty() ? "degraded" : "ok";
+}
 
-}  // namespace
-
-std::string HealthJson(const EngineStats& engine, const SentinelStats& sentinel) {
-  const char* status = !engine.stopped_because.empty() ? "stopped"
-                       : !engine.healthy               ? "failing"
-                       : !sentinel.quarantined.empty() ? "degraded"
-                                                       : "ok";
+std::string SentinelJson(const SentinelStats& sentinel) {
   int64_t rows_checked = 0, mismatches = 0;
   for (const SentinelCounts& counts : sentinel.counts) {
     rows_checked += counts.rows_checked;
@@ -26,10 +18,7 @@ std::string HealthJson(const EngineStats& engine, const SentinelStats& sentinel)
   }
   std::string body;
   JsonWriter json(body);
-  json.BeginObject().Key("status").String(status);
-  if (!engine.stopped_because.empty()) json.Key("reason").String(engine.stopped_because);
-  json.Key("attention").BeginObject();
-  json.Key("verify_rate").Raw(Number(sentinel.rate));
+  json.BeginObject().Key("verify_rate").Number(sentinel.rate);
   json.Key("on_mismatch").String(OnMismatchName(sentinel.on_mismatch));
   json.Key("rows_checked").Int(rows_checked).Key("mismatches").Int(mismatches);
   json.Key("quarantined").BeginArray();
@@ -42,12 +31,21 @@ std::string HealthJson(const EngineStats& engine, const SentinelStats& sentinel)
         .Key("phase")
         .String(AttentionPhaseName(counts.phase));
     json.Key("rows_checked").Int(counts.rows_checked).Key("mismatches").Int(counts.mismatches);
-    json.Key("worst_error").Raw(Number(counts.worst_error));
-    json.Key("worst_error_ratio").Raw(Number(counts.worst_ratio)).EndObject();
+    json.Key("worst_error").Number(counts.worst_error);
+    json.Key("worst_error_ratio").Number(counts.worst_ratio).EndObject();
   }
   json.EndArray();
   json.Key("cases_written").Int(sentinel.cases.written).Key("cases_failed").Int(sentinel.cases.failed);
-  json.EndObject().EndObject();
+  json.EndObject();
+  return body;
+}
+
+std::string HealthJson(const EngineStats& engine, const SentinelStats& sentinel) {
+  std::string body;
+  JsonWriter json(body);
+  json.BeginObject().Key("status").String(HealthStatus(engine, &sentinel));
+  if (!engine.stopped_because.empty()) json.Key("reason").String(engine.stopped_because);
+  json.Key("attention").Raw(SentinelJson(sentinel)).EndObject();
   return body;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "attention/sentinel.h"
 #include "engine/engine.h"
@@ -11,5 +12,9 @@ namespace attest {
 // {"status": "ok" | "degraded" | "failing" | "stopped", "reason": ..., "attention": {...}}; docs/http.md has
 // the fields. Holds no text and no ids of any request.
 [[nodiscard]] std::string HealthJson(const EngineStats& engine, const SentinelStats& sentinel);
+
+// Its parts. `sentinel` may be null: nothing is checked.
+[[nodiscard]] std::string_view HealthStatus(const EngineStats& engine, const SentinelStats* sentinel);
+[[nodiscard]] std::string SentinelJson(const SentinelStats& sentinel);
 
 }  // namespace attest

@@ -12,6 +12,8 @@ std::string_view ReasonPhrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
@@ -60,7 +62,9 @@ void AppendResponseHead(std::string& out, const HttpResponse& response, const Re
                  ReasonPhrase(response.status));
   if (!response.content_type.empty()) append("Content-Type", response.content_type);
   for (const auto& [name, value] : response.headers) append(name, value);
-  if (framing.content_length) {
+  if (response.status == 304) {
+    // No body follows, and a length would be taken for the page's.
+  } else if (framing.content_length) {
     append("Content-Length", fmt::to_string(*framing.content_length));
   } else if (framing.chunked) {
     append("Transfer-Encoding", "chunked");

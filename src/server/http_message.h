@@ -27,6 +27,7 @@ struct HttpResponse {
   std::string content_type = "application/json";  // "": none
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // beyond content-type, length, x-request-id
+  bool is_logged = true;                                     // false: pages ask for it every second
 };
 
 // What the connection adds to a response.

@@ -265,6 +265,7 @@ void BoostHttpServer::Respond(ExchangeId id, HttpResponse response) {
   Connection* c = FindExchange(id);
   if (c == nullptr) return;
   ATTEST_CHECK(c->state == State::kHandling);
+  if (!response.is_logged) c->log_line.clear();
   WriteHead(*c, response, response.body.size());
   if (!c->head) {
     c->out += response.body;

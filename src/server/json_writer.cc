@@ -1,6 +1,7 @@
 #include "server/json_writer.h"
 
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 
 namespace attest {
@@ -122,6 +123,21 @@ JsonWriter& JsonWriter::Int(int64_t value) {
   const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
   return Raw({digits, static_cast<size_t>(end - digits)});
 }
+
+namespace {
+
+template <class Float>
+JsonWriter& WriteNumber(JsonWriter& json, Float value) {
+  if (!std::isfinite(value)) return json.Null();
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
+  return json.Raw({digits, static_cast<size_t>(end - digits)});
+}
+
+}  // namespace
+
+JsonWriter& JsonWriter::Number(float value) { return WriteNumber(*this, value); }
+JsonWriter& JsonWriter::Number(double value) { return WriteNumber(*this, value); }
 
 JsonWriter& JsonWriter::Raw(std::string_view json) {
   Comma();

@@ -19,6 +19,9 @@ class JsonWriter {
   JsonWriter& Key(std::string_view key);
   JsonWriter& String(std::string_view value);
   JsonWriter& Int(int64_t value);
+  // The shortest text that reads back as the same value; null when it is not finite, which JSON cannot say.
+  JsonWriter& Number(float value);
+  JsonWriter& Number(double value);
   JsonWriter& Bool(bool value) { return Raw(value ? "true" : "false"); }
   JsonWriter& Null() { return Raw("null"); }
   JsonWriter& Raw(std::string_view json);  // one complete value

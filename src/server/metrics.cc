@@ -205,6 +205,25 @@ void ServerMetrics::CountResponse(int status) {
   impl_->responses.Add({{"code", std::to_string(status)}}).Increment();
 }
 
+std::vector<AttentionRows> ServerMetrics::attention_rows() const {
+  std::vector<AttentionRows> rows;
+  for (const prometheus::MetricFamily& family : impl_->attention_rows.Collect()) {
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      AttentionRows& entry = rows.emplace_back(AttentionRows{.phase = {}, .kernel = {}, .num_rows = 0});
+      entry.num_rows = static_cast<int64_t>(metric.counter.value);
+      for (const auto& label : metric.label) {
+        if (label.name == "phase") entry.phase = label.value;
+        if (label.name == "kernel") entry.kernel = label.value;
+      }
+    }
+  }
+  return rows;
+}
+
+const std::vector<std::pair<std::string, std::string>>& ServerMetrics::attention_kernels() const {
+  return impl_->options.attention_kernels;
+}
+
 std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& http,
                                   const std::optional<SentinelStats>& sentinel) const {
   using prometheus::MetricType;

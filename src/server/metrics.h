@@ -2,6 +2,7 @@
 // before the engine, and the server renders it. Any thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,12 @@ struct MetricsOptions {
   std::vector<std::pair<std::string, std::string>> attention_kernels;
 };
 
+// Query rows that a kernel has computed in a phase so far.
+struct AttentionRows {
+  std::string phase, kernel;
+  int64_t num_rows = 0;
+};
+
 class ServerMetrics : public EngineObserver {
  public:
   explicit ServerMetrics(const MetricsOptions& options);
@@ -44,6 +51,10 @@ class ServerMetrics : public EngineObserver {
   // Prometheus text format 0.0.4.
   [[nodiscard]] std::string Render(const EngineStats& engine, const HttpStats& http,
                                    const std::optional<SentinelStats>& sentinel = std::nullopt) const;
+
+  // For /engine, in no order: what really ran. And what was chosen at load.
+  [[nodiscard]] std::vector<AttentionRows> attention_rows() const;
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& attention_kernels() const;
 
  private:
   struct Impl;

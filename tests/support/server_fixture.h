@@ -55,7 +55,7 @@ class ServerFixture : public ::testing::Test {
                                            .chat_template = with_template ? chat_template_.get() : nullptr,
                                            .metrics = *metrics_,
                                            .eos_ids = {FakeTokenizer::kEos},
-                                           .default_sampling = {},
+                                           .default_sampling = default_sampling_,
                                            .model_root = "/models/test",
                                            .version = "1.2.3",
                                            .tokenizer_config_json = tokenizer_config_json_,
@@ -119,6 +119,7 @@ class ServerFixture : public ::testing::Test {
   const Sentinel* sentinel_ = nullptr;
   std::string metrics_prefix_ = "attest:";
   std::chrono::microseconds step_time_{0};
+  SamplingParams default_sampling_;
   std::unique_ptr<FakeTokenizer> tokenizer_ = std::make_unique<FakeTokenizer>();
   FakeEngine::Script script_ = [](const Request&) { return std::vector<int32_t>{'a', 'b', 'c'}; };
   std::unique_ptr<ServerMetrics> metrics_;

@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""The page at / in a real browser: markdown, light and dark, narrow screens, the keyboard, names, what it may load.
+
+Exits 77 where the program, the default model, the browser or the package selenium is missing."""
+import re
+
+from page_browser import ActionChains, Keys, PageTest, main
+
+
+class OfTheLook(PageTest):
+    def test_markdown_is_shown_and_nothing_in_it_becomes_markup(self):
+        text = (
+            "# Title\n\nSome **bold**, *it*, `a<b` and <img src=x onerror=alert(1)> [l](javascript:alert(1)).\n\n"
+            "1. one\n2. two\n   - deep **x**\n\n```html\n<script>alert(1)</script>\n```\n\n> said\n\n"
+            "| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+            "2 * 3 * 4, snake_case_name, **open"
+        )
+        with self.open() as page:
+            # Grown by one character at a time, as a stream does, it ends as the same document.
+            grown, whole, kept = page.js(
+                """
+                const emit = (text) => (parent, begin, end) => parent.append(text.slice(begin, end));
+                const [a, b] = [document.createElement("div"), document.createElement("div")];
+                const growing = new Markdown.View(a);
+                let title = null, kept = true;
+                for (let i = 1; i <= arguments[0].length; ++i) {
+                  growing.update(arguments[0].slice(0, i), emit(arguments[0].slice(0, i)));
+                  if (i === 40) title = a.firstChild;
+                  if (i > 40 && a.firstChild !== title) kept = false;
+                }
+                new Markdown.View(b).update(arguments[0], emit(arguments[0]));
+                return [a.innerHTML, b.innerHTML, kept];""",
+                text,
+            )
+            self.assertEqual(grown, whole)
+            self.assertTrue(kept, "a finished block was made again")
+            for part in (
+                "<h4>Title</h4>",
+                "<strong>bold</strong>",
+                "<em>it</em>",
+                "<code>a&lt;b</code>",
+                "&lt;img src=x onerror=alert(1)&gt;",
+                "[l](javascript:alert(1))",
+                "<ol><li>one</li><li>two<ul><li>deep <strong>x</strong></li></ul></li></ol>",
+                "<code>&lt;script&gt;alert(1)&lt;/script&gt;</code>",
+                "<blockquote><p>said</p></blockquote>",
+                '<th scope="col">a</th>',
+                "<td>2</td>",
+                "2 * 3 * 4, snake_case_name, **open",
+            ):
+                self.assertIn(part, whole)
+            # A hostile text takes no more than linear time.
+            took = page.js("""
+                const text = ("*a **b `c _d " + "[".repeat(20) + "|-").repeat(2000), began = performance.now();
+                const emit = (parent, begin, end) => parent.append(text.slice(begin, end));
+                new Markdown.View(document.createElement("div")).update(text, emit);
+                return performance.now() - began;""")
+            self.assertLess(took, 2000)
+
+    def test_dark_and_light_follow_the_system_or_the_button(self):
+        def background():
+            red, green, blue = map(
+                int,
+                re.findall(r"\d+", page.js("return getComputedStyle(document.documentElement).backgroundColor"))[:3],
+            )
+            return red + green + blue
+
+        with self.open(scheme="dark") as page:
+            self.assertLess(background(), 150)
+            page.sampling(temperature=0, max_tokens=90)
+            page.ask("Explain a hash table in two short sentences.")
+            page.picture("chat-dark")
+            self.assertGreater(self.least_contrast(page), 4.5)
+            page.one("#toggle-tokens").click()
+            page.picture("tokens-dark")
+            page.js("for (const tok of document.querySelectorAll('.tok')) tok.style.setProperty('--surprise', 1)")
+            self.assertGreater(self.least_contrast(page), 4.5)
+            page.scheme("light")
+            self.assertGreater(background(), 600)
+            self.assertGreater(self.least_contrast(page), 4.5)
+            page.one("#theme").click()
+            page.one("#theme").click()
+            self.assertEqual(page.text("#theme"), "Theme: dark")
+            self.assertLess(background(), 150)
+
+    def least_contrast(self, page):
+        """The smallest contrast ratio (WCAG) of a text that is shown, over the backgrounds under it."""
+        return page.js("""
+            const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+            const rgba = (color) => {
+              canvas.clearRect(0, 0, 1, 1);
+              canvas.fillStyle = color;
+              canvas.fillRect(0, 0, 1, 1);
+              const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+              return [r, g, b, a / 255];
+            };
+            const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+            const backgroundOf = (node) => {
+              const layers = [];
+              for (let n = node; n; n = n.parentElement) layers.push(rgba(getComputedStyle(n).backgroundColor));
+              return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]);
+            };
+            const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+            const light = ([r, g, b]) => [r, g, b].map((c) => linear(c / 255))
+              .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+            let least = 21;
+            const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+            while (walker.nextNode()) {
+              const node = walker.currentNode.parentElement;
+              if (walker.currentNode.textContent.trim() === "" || !node.checkVisibility({visibilityProperty: true}) ||
+                  node.closest(".sr, .skip, script, style, option")) continue;
+              const below = backgroundOf(node), ink = over(rgba(getComputedStyle(node).color), below);
+              const [a, b] = [light(ink), light(below)].sort((x, y) => y - x);
+              const ratio = (a + 0.05) / (b + 0.05);
+              if (ratio < least) { least = ratio; window.least = node.outerHTML.slice(0, 200); }
+            }
+            if (least < 4.5) console.error(`contrast ${least}: ${window.least}`);
+            return least;""")
+
+    def test_a_narrow_screen_shows_one_view_at_a_time_and_never_scrolls_sideways(self):
+        with self.open(width=390, height=844) as page:
+
+            def fits():
+                return page.js(
+                    """
+                    const wide = [...document.querySelectorAll("body *")].filter((n) =>
+                        n.checkVisibility() && n.getBoundingClientRect().right > innerWidth + 1 &&
+                        !n.closest("pre, .table, .sr"));
+                    return [document.documentElement.scrollWidth <= innerWidth, wide.map((n) => n.outerHTML)];"""
+                )
+
+            self.assertEqual(fits(), [True, []])
+            page.one(".views [data-view=sampling]").click()
+            self.assertFalse(page.one("#draft").is_displayed())
+            page.sampling(temperature=0, max_tokens=90)
+            self.assertEqual(fits(), [True, []])
+            page.one(".views [data-view=chat]").click()
+            page.ask("Write one Python line that prints the numbers from 1 to 100, in a code block.")
+            self.assertEqual(fits(), [True, []])
+            page.picture("narrow-chat")
+            for view, shown in (("engine", "#gauges"), ("request", "#curl"), ("sampling", "#p-temperature")):
+                page.one(f".views [data-view={view}]").click()
+                self.assertTrue(page.one(shown).is_displayed())
+                self.assertFalse(page.one("#draft").is_displayed())
+                self.assertEqual(fits(), [True, []])
+                page.picture(f"narrow-{view}")
+            for width in (320, 760, 761, 1000, 1180, 1181, 1920):
+                page.resize(width, 800)
+                self.assertEqual(fits(), [True, []], width)
+
+    def test_every_control_has_a_name_and_the_keyboard_reaches_it(self):
+        with self.open() as page:
+            page.sampling(temperature=0, max_tokens=20)
+            page.ask("Hello")
+            tree = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+            roles = {
+                "button",
+                "textbox",
+                "combobox",
+                "slider",
+                "spinbutton",
+                "link",
+                "checkbox",
+                "meter",
+                "region",
+                "group",
+                "dialog",
+            }
+            nameless = [
+                node["role"]["value"]
+                for node in tree
+                if not node.get("ignored")
+                and node["role"]["value"] in roles
+                and not node.get("name", {}).get("value", "").strip()
+            ]
+            self.assertEqual(nameless, [])
+            names = [node["name"]["value"] for node in tree if node.get("role", {}).get("value") == "textbox"]
+            self.assertIn("Message", names)
+            landmarks = {node["role"]["value"] for node in tree if "role" in node}
+            self.assertLessEqual({"main", "banner", "complementary"}, landmarks)
+            self.assertEqual(page.js("return document.getElementById('announcer').getAttribute('aria-live')"), "polite")
+            # Tab goes through the page in the order of the page and shows where it is.
+            page.js("document.activeElement.blur(); document.body.tabIndex = -1; document.body.focus()")
+            reached = []
+            for _ in range(60):
+                ActionChains(page.driver).send_keys(Keys.TAB).perform()
+                name, outline, is_new = page.js("""
+                    const n = document.activeElement, isNew = !n.wasReached && n !== document.body;
+                    n.wasReached = true;
+                    return [n.id || n.className || n.textContent, getComputedStyle(n).outlineStyle, isNew]""")
+                if not is_new:
+                    break
+                reached.append(name.removeprefix("body "))
+                self.assertNotEqual(outline, "none", name)
+            for wanted in (
+                "skip",
+                "new-chat",
+                "toggle-tokens",
+                "draft",
+                "p-temperature",
+                "p-system",
+                "copy-curl",
+                "answer",
+            ):
+                self.assertIn(wanted, reached)
+            self.assertLess(reached.index("answer"), reached.index("draft"))
+            self.assertLess(reached.index("draft"), reached.index("p-temperature"))
+
+    def test_the_shortcuts_are_listed_and_work(self):
+        with self.open() as page:
+            page.one("#draft").send_keys("?", Keys.SHIFT, Keys.ENTER, Keys.SHIFT, "b")
+            self.assertEqual(page.one("#draft").get_property("value"), "?\nb")  # typed, not taken for a shortcut
+            self.assertEqual(page.turns(), [])
+            page.one("#draft").clear()
+            page.js("document.activeElement.blur()")
+            ActionChains(page.driver).send_keys("?").perform()
+            page.until(lambda: page.one("#help").is_displayed(), "the list")
+            for name in ("Enter", "Esc", "↑", "Alt R", "Alt T"):
+                self.assertIn(name, " ".join(page.one("#help").text.split()))
+            page.picture("help-light")
+            ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
+            page.until(lambda: not page.one("#help").is_displayed(), "no list")
+            ActionChains(page.driver).send_keys("/").perform()
+            self.assertEqual(page.js("return document.activeElement.id"), "draft")
+            ActionChains(page.driver).key_down(Keys.ALT).send_keys("s").key_up(Keys.ALT).perform()
+            self.assertEqual(page.js("return document.activeElement.id"), "p-temperature")
+
+    def test_the_page_may_run_no_script_but_its_own(self):
+        with self.open() as page:
+            page.expected_errors = [r"Content Security Policy|Content-Security-Policy"]
+            page.expected_requests += ("https://example.invalid/",)  # tried, and refused by the browser
+            blocked = page.driver.execute_async_script("""
+                const done = arguments[0], seen = [];
+                document.addEventListener("securitypolicyviolation", (event) => seen.push(event.effectiveDirective));
+                const script = document.createElement("script");
+                script.textContent = "window.foreign = true";
+                document.body.append(script);
+                const image = document.createElement("img");
+                image.src = "https://example.invalid/x.png";
+                document.body.append(image);
+                fetch("https://example.invalid/").catch(() => {});
+                setTimeout(() => done([seen.sort(), window.foreign ?? null]), 500);""")
+            self.assertEqual(blocked, [["connect-src", "img-src", "script-src-elem"], None])
+
+
+if __name__ == "__main__":
+    main()
