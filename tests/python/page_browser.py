@@ -1,4 +1,6 @@
 """What the tests of the page share: attest serve, and a tab of Debian's headless Chromium with its chromedriver."""
+import atexit
+import functools
 import json
 import os
 import pathlib
@@ -69,31 +71,36 @@ class Server:
         return self.log.read()
 
 
+@functools.cache
+def browser():
+    """One for all tests of a script: starting it takes longer than most of them."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    # --no-sandbox: tests run as root in containers, where Chromium's sandbox cannot start.
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--lang=en",
+                 "--disable-background-networking", "--disable-component-update", "--no-first-run"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    atexit.register(driver.quit)
+    return driver
+
+
 class Page:
-    """One tab. What it logged and asked for is checked when it closes."""
+    """One tab, with nothing stored before. What it logged and asked for is checked when it closes."""
 
     def __init__(self, url, width=1440, height=900, scheme="light"):
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        # --no-sandbox: tests run as root in containers, where Chromium's sandbox cannot start.
-        for flag in (
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--lang=en",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--no-first-run",
-        ):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+        self.driver = browser()
         self.url = url
-        self.resize(width, height)
-        self.scheme(scheme)
         self.expected_errors = []  # patterns of console lines that this test provokes
         self.expected_requests = ("data:", "about:blank", url + "/")
+        self.driver.switch_to.new_window("tab")
+        self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
+        self.driver.execute_cdp_cmd("Browser.resetPermissions", {})
+        for log in ("browser", "performance"):
+            self.driver.get_log(log)  # of the last test
+        self.resize(width, height)
+        self.scheme(scheme)
         self.driver.get(url + "/")
         self.until(lambda: self.text("#status-text").startswith("serving"), "the live view")
         self.until(lambda: self.js("return document.querySelectorAll('#model option').length > 0"), "the models")
@@ -106,7 +113,8 @@ class Page:
             if kind is None:
                 self.check_logs()
         finally:
-            self.driver.quit()
+            self.driver.close()
+            self.driver.switch_to.window(self.driver.window_handles[0])
 
     def check_logs(self):
         for entry in self.driver.get_log("browser"):

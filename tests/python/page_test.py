@@ -64,10 +64,13 @@ class OfThePage(PageTest):
             page.until(lambda: self.server.engine()["sequences"]["running"] == 0, "an idle engine", seconds=5)
             self.assertEqual(page.answer(), kept)
             # The button does the same.
-            page.begin("Another long story, please.")
-            page.until(lambda: len(page.all(".answer")) == 2 and page.all(".answer")[1].text, "some text")
+            page.one("#new-chat").click()
+            self.assertEqual(page.turns(), [])
+            page.begin("Write a very long story about a river.")
+            page.until(lambda: len(page.text(".answer")) > 20, "some text")
             page.one("#stop").click()
             page.wait_for_answer()
+            self.assertIn("stopped by you", page.text(".turn.assistant .meta"))
             page.until(lambda: self.server.engine()["sequences"]["running"] == 0, "an idle engine", seconds=5)
 
     def test_an_answer_is_made_anew_and_a_message_is_edited(self):
