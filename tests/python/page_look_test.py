@@ -138,6 +138,9 @@ class OfTheLook(PageTest):
             page.ask("Write one Python line that prints the numbers from 1 to 100, in a code block.")
             self.assertEqual(fits(), [True, []])
             page.picture("narrow-chat")
+            page.one("#toggle-tokens").click()
+            self.assertEqual(fits(), [True, []])
+            page.picture("narrow-tokens")
             for view, shown in (("engine", "#gauges"), ("request", "#curl"), ("sampling", "#p-temperature")):
                 page.one(f".views [data-view={view}]").click()
                 self.assertTrue(page.one(shown).is_displayed())

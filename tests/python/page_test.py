@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 import unittest
+import urllib.request
 
 from page_browser import WAIT_SECONDS, ActionChains, Keys, Page, PageTest, Server, main
 
@@ -45,6 +47,7 @@ class OfThePage(PageTest):
                 r"seed \d+$",
             )
             self.assertRegex(page.text("#context-text"), r"^context \d+ of 512$")
+            self.assertTrue(page.text("#announcer").endswith("End of the answer."))  # what a screen reader says last
             # The conversation goes on, with all of it sent.
             page.ask("And of Italy?")
             self.assertEqual([role for role, _ in page.turns()], ["user", "assistant"] * 2)
@@ -381,6 +384,25 @@ class OfAServerThatGoes(unittest.TestCase):
             again.stop()
 
 
+    def test_the_page_shows_that_it_drains_and_what_a_refused_request_may_do(self):
+        server = Server()
+        with Page(server.url) as page:
+            page.expected_errors = [r"503 \(Service Unavailable\)", r"ERR_CONNECTION_REFUSED", r"ERR_EMPTY_RESPONSE"]
+            body = json.dumps({"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True}).encode()
+            ask = urllib.request.Request(server.url + "/v1/completions", body, {"Content-Type": "application/json"})
+            other = threading.Thread(target=lambda: urllib.request.urlopen(ask, timeout=WAIT_SECONDS).read())
+            other.start()
+            page.until(lambda: page.text("#g-running") == "1", "the other's request")
+            server.process.terminate()  # it drains: what runs is finished, the rest is refused
+            page.until(lambda: page.text("#status-text") == "draining", "the state")
+            page.begin("Hello")
+            page.until(lambda: page.all(".failure"), "the refusal")
+            self.assertRegex(page.text(".failure"), "^Busy 503.*draining.*It asks to try again in 1 s")
+            other.join()
+            page.until(lambda: page.text("#status-text").startswith("no answer since"), "the end", seconds=15)
+        server.stop()
+
+
 class WithAKey(unittest.TestCase):
     def test_the_page_asks_for_the_key_and_keeps_it_in_this_tab(self):
         server = Server("--api-key", "s3cret-key")
@@ -388,6 +410,7 @@ class WithAKey(unittest.TestCase):
             with self.open(server) as page:
                 page.expected_errors = [r"401 \(Unauthorized\)"]
                 page.until(lambda: page.one("#key-dialog").is_displayed(), "the question")
+                self.assertIn('"model": "SmolLM2', page.text("#curl"))  # /engine names it
                 page.picture("key-light")
                 page.one("#key").send_keys("wrong", Keys.ENTER)
                 page.until(lambda: page.text("#key-error") == "This key was refused.", "the refusal")

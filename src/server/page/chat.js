@@ -195,7 +195,7 @@ const Chat = (() => {
   // What went wrong, in the server's words, and what can be done about it.
   function showFailure(turn, error) {
     const titles = {
-      0: "No answer",
+      0: turn.tokens.length > 0 ? "Broken off" : "No answer",
       400: "Refused",
       401: "The key is missing or wrong",
       404: "Not found",

@@ -156,14 +156,18 @@ for (const text
 }
 EngineView.onstate = (state, words) => {
   byId("status").dataset.state = state;
+  byId("engine").dataset.state = state;
   setText(byId("status-text"), words);
 };
 EngineView.onfound = (now) => {  // also when the server is back: it may be another one
   Sampling.setDefaults(now.default_sampling);
   Chat.setLimits(now.model.max_model_len, now.model.chat_template);
-  if (byId("model").value === "") byId("model").replaceChildren(make("option", {}, now.model.id));
+  if (byId("model").value === "") {
+    byId("model").replaceChildren(make("option", {}, now.model.id));
+    Chat.setModel(now.model.id);
+  }
   loadModels();
 };
 EngineView.start();
 showCurl();
-byId("draft").focus();
+if (matchMedia("(pointer: fine)").matches) byId("draft").focus();  // else a screen keyboard would cover the page

@@ -4,11 +4,27 @@
 
 const KEY_ITEM = "attest.api-key";
 
-// The key lives in sessionStorage alone: this tab, until it is closed.
-const ApiKey = {
-  get: () => sessionStorage.getItem(KEY_ITEM) ?? "",
-  set: (key) => (key ? sessionStorage.setItem(KEY_ITEM, key) : sessionStorage.removeItem(KEY_ITEM)),
-};
+// The key lives in sessionStorage alone: this tab, until it is closed. Where a browser keeps nothing, until a reload.
+const ApiKey = (() => {
+  let current = "";
+  try {
+    current = sessionStorage.getItem(KEY_ITEM) ?? "";
+  } catch { /* storage is forbidden */
+  }
+  return {
+    get: () => current,
+    set(key) {
+      current = key;
+      try {
+        if (key)
+          sessionStorage.setItem(KEY_ITEM, key);
+        else
+          sessionStorage.removeItem(KEY_ITEM);
+      } catch { /* as above */
+      }
+    },
+  };
+})();
 
 // status 0: the server did not answer.
 class ApiError extends Error {

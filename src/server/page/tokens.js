@@ -33,6 +33,8 @@ class TokenList {
   get length() { return this.tokens.length; }
   begin(i) { return i === 0 ? 0 : this.ends[i - 1]; }
   textOf(i) { return this.text.slice(this.begin(i), this.ends[i]); }
+  // 0 where nothing else could have come, 1 at MAX_SURPRISE and beyond.
+  surprise(i) { return Math.min(1, Math.max(0, -this.tokens[i].logprob) / MAX_SURPRISE); }
   probability(i) { return Math.exp(this.tokens[i].logprob); }
 
   // The token that holds position `at` of the text.
@@ -61,7 +63,7 @@ class TokenList {
 
   makeSpan(i, text, extra = "") {
     const span = make("span", {class: `tok${extra}`, "data-i": i}, text);
-    span.style.setProperty("--surprise", Math.min(1, -this.tokens[i].logprob / MAX_SURPRISE).toFixed(3));
+    span.style.setProperty("--surprise", (this.surprise(i) ** 0.7).toFixed(3));
     return span;
   }
 
