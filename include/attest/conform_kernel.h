@@ -110,6 +110,9 @@ struct attest_conform_call {
   int64_t out_token_stride, out_head_stride;
   float* lse; /* [q_heads, num_tokens] through strides, or NULL */
   int64_t lse_head_stride, lse_token_stride;
+  /* Into how many parts the keys of a row shall be cut and merged; 0: as the kernel likes. More parts than
+   * keys are asked for, too. A kernel that cannot be told ignores it. */
+  int32_t num_splits;
 };
 
 struct attest_conform_kernel {

@@ -238,6 +238,9 @@ void AddConform(CLI::App& app, ConformOptions& o) {
                  "Shared library with kernels behind attest/conform_kernel.h; may be repeated")
       ->check(CLI::ExistingFile);
   app.add_option("--command", o.commands, "Command that answers trials over its standard input and output");
+  app.add_option("--case", o.recorded,
+                 "Try this case file (of an earlier failure, or of serve) and nothing else; may be repeated")
+      ->check(CLI::ExistingFile);
   app.add_flag("--cases", o.cases, "Only the capability sweep (these four may be combined)");
   app.add_flag("--invariances", o.invariances, "Only what may not change the answer");
   app.add_flag("--bugs", o.bugs, "Only the public bugs, one row each");

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 
 #include "cli/commands.h"
+#include "conform/case_io.h"
 #include "conform/command_subject.h"
 #include "conform/library_subject.h"
 #include "conform/report.h"
@@ -49,6 +51,15 @@ Expected<std::vector<conform::SubjectInfo>> SubjectsOf(const ConformOptions& opt
   return subjects;
 }
 
+Expected<std::vector<conform::AttentionCase>> RecordedCases(const std::vector<std::string>& paths) {
+  std::vector<conform::AttentionCase> cases;
+  for (const std::string& path : paths) {
+    ATTEST_ASSIGN_OR_RETURN(const AttentionCaseFile file, ReadCaseFile(path));
+    cases.push_back(conform::RecordedCase(file, std::filesystem::path(path).stem().string()));
+  }
+  return cases;
+}
+
 conform::SuiteOptions SuiteOptionsOf(const ConformOptions& options) {
   const bool all = !options.cases && !options.invariances && !options.bugs && !options.random;
   return {.cases = all || options.cases,
@@ -69,7 +80,10 @@ conform::SuiteOptions SuiteOptionsOf(const ConformOptions& options) {
 }  // namespace
 
 int RunConform(const ConformOptions& options, const HubEnvironment& /*environment*/) {
-  const conform::SuiteOptions suite = SuiteOptionsOf(options);
+  conform::SuiteOptions suite = SuiteOptionsOf(options);
+  auto recorded = RecordedCases(options.recorded);
+  if (!recorded) return Complain(recorded.error());
+  suite.recorded = *std::move(recorded);
   if (options.list) {
     for (const conform::Trial& trial : conform::ListTrials(suite))
       std::printf("%-12s %-24s %s  %s\n", conform::PartName(trial.part), trial.capability.c_str(),

@@ -121,6 +121,7 @@ struct ConformOptions {
   std::vector<std::string> kernels;    // of ours, by name; none of anything: all that this CPU runs
   std::vector<std::string> libraries;  // shared libraries behind attest/conform_kernel.h
   std::vector<std::string> commands;   // processes that answer over pipes
+  std::vector<std::string> recorded;   // case files to try in place of the suite
   bool cases = false, invariances = false, bugs = false, random = false;  // none set: all
   bool quick = false;
   bool list = false;

@@ -115,7 +115,11 @@ AttentionBatch::AttentionBatch(const AttentionSpec& spec, const std::vector<int3
   }
   k_descale_ = MakeDescales(kKeyDescale);
   v_descale_ = MakeDescales(kValueDescale);
-  FillRandom();
+  if (options_.recorded != nullptr) {
+    FillRecorded(*options_.recorded);
+  } else {
+    FillRandom();
+  }
 }
 
 KvDescale AttentionBatch::DescaleView(const GuardedBytes& bytes) const {
@@ -166,6 +170,40 @@ void AttentionBatch::FillRandom() {
     const int64_t p = row + int64_t{kv_len_[static_cast<size_t>(seq)]} - q_begin_.length(seq);
     return NearNormal(Key(options_.seed, kQuery, seq_id(seq), p, head), d);
   });
+}
+
+void AttentionBatch::FillRecorded(const RecordedNumbers& recorded) {
+  const AttentionSpec& from = recorded.spec;
+  const auto at = [](const std::vector<float>& values, int64_t row, int64_t head, int64_t heads, int64_t d,
+                     int64_t dim) {
+    return values[static_cast<size_t>((row * heads + head % heads) * dim + d % dim)];
+  };
+  const auto key_of = [&](const std::vector<std::vector<float>>& keys, int64_t dim) {
+    return [this, &keys, &at, &from, dim](int seq, int key, int head, int d) {
+      return at(keys[seq_id(seq)], key, head, from.kv_heads, d, dim);
+    };
+  };
+  FillK(key_of(recorded.k, from.head_dim));
+  FillV(key_of(recorded.v, from.v_head_dim));
+  FillQ([&](int seq, int row, int head, int d) {
+    const auto id = static_cast<size_t>(seq_id(seq));
+    const int64_t p = row + int64_t{kv_len_[static_cast<size_t>(seq)]} - q_begin_.length(seq);
+    const int64_t rows = recorded.q_len[id], first = int64_t{recorded.kv_len[id]} - rows;
+    return at(recorded.q[id], ((p - first) % rows + rows) % rows, head, from.q_heads, d, from.head_dim);
+  });
+  for (int head = 0; head < spec_.q_heads; ++head) {
+    const auto source = static_cast<size_t>(head % from.q_heads);
+    if (!recorded.alibi_slopes.empty()) alibi_.as<float>()[head] = recorded.alibi_slopes[source];
+    if (!recorded.sinks.empty()) sinks_.as<float>()[head] = recorded.sinks[source];
+  }
+  for (int seq = 0; seq < num_seqs(); ++seq) {
+    for (int head = 0; head < spec_.kv_heads; ++head) {
+      const size_t source = static_cast<size_t>(seq_id(seq)) * static_cast<size_t>(from.kv_heads) +
+                            static_cast<size_t>(head % from.kv_heads);
+      if (!recorded.k_descale.empty()) k_descale(seq, head) = recorded.k_descale[source];
+      if (!recorded.v_descale.empty()) v_descale(seq, head) = recorded.v_descale[source];
+    }
+  }
 }
 
 void AttentionBatch::FillQ(const QueryFn& value) {

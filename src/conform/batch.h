@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -28,6 +29,18 @@ void EncodeElement(void* data, DType dtype, int64_t index, float value);
 enum class DescaleShape { kPerSeqAndHead, kPerHead, kPerTensor };
 [[nodiscard]] const char* DescaleShapeName(DescaleShape shape);
 
+// The numbers of a call that was made, for a case that is cut from it: sequence ids are its sequences, and
+// positions, heads and dims its own (taken modulo what it has, where the case has more).
+struct RecordedNumbers {
+  AttentionSpec spec = {};
+  std::vector<int32_t> q_len = {}, kv_len = {};
+  std::vector<std::vector<float>> q = {};             // of each sequence, [q_len, q_heads, head_dim]
+  std::vector<std::vector<float>> k = {};             // [kv_len, kv_heads, head_dim]
+  std::vector<std::vector<float>> v = {};             // [kv_len, kv_heads, v_head_dim]
+  std::vector<float> alibi_slopes = {}, sinks = {};   // [q_heads] or empty
+  std::vector<float> k_descale = {}, v_descale = {};  // [num_seqs, kv_heads] or empty
+};
+
 struct BatchOptions {
   uint32_t seed = 1;
   float poison = kNaN;          // fills everything that must not be read
@@ -39,6 +52,7 @@ struct BatchOptions {
   DescaleShape descale = DescaleShape::kPerSeqAndHead;
   int descale_padding = 0;            // extra floats between the rows of a (sequence, head) descale table
   std::vector<int32_t> seq_ids = {};  // whose numbers each sequence holds; empty: 0, 1, 2, ...
+  std::shared_ptr<const RecordedNumbers> recorded = {};  // in place of drawn ones
 };
 
 // (seq, key, kv_head, dim) -> value
@@ -121,6 +135,7 @@ class AttentionBatch {
   [[nodiscard]] float& DescaleAt(const GuardedBytes& bytes, int seq, int kv_head) const;
   [[nodiscard]] GuardedBytes MakeDescales(uint64_t tag) const;
   void Poison(const GuardedBytes& bytes, DType dtype) const;
+  void FillRecorded(const RecordedNumbers& recorded);
   void MakeQueries();
   void MakeContiguous();
   void MakePages();

@@ -101,9 +101,57 @@ AttentionCaseFile CaseFileOf(const AttentionSpec& spec, const AttentionLengths& 
   return file;
 }
 
-Expected<std::filesystem::path> WriteFailingCase(const std::filesystem::path& folder, const std::string& name,
-                                                 AttentionBatch& batch, const std::string& kernel,
-                                                 std::map<std::string, std::string> notes) {
+AttentionCase RecordedCase(const AttentionCaseFile& file, const std::string& name) {
+  const AttentionSpec& spec = file.spec;
+  auto recorded = std::make_shared<RecordedNumbers>();
+  recorded->spec = spec;
+  recorded->q_len = file.q_len;
+  recorded->kv_len = file.kv_len;
+  recorded->alibi_slopes = file.alibi_slopes;
+  recorded->sinks = file.sinks;
+  recorded->k_descale = file.k_descale;
+  recorded->v_descale = file.v_descale;
+  int64_t token = 0, first_key = 0;
+  for (size_t seq = 0; seq < file.q_len.size(); ++seq) {
+    std::vector<float>& q = recorded->q.emplace_back();
+    const int64_t row = int64_t{spec.q_heads} * spec.head_dim;
+    for (int64_t i = token * row; i < (token + file.q_len[seq]) * row; ++i)
+      q.push_back(static_cast<float>(ReferenceElement(file.q.data(), spec.q_dtype, i)));
+    token += file.q_len[seq];
+    const auto keys_of = [&](bool value) {
+      const std::vector<std::byte>& data = value ? file.v : file.k;
+      const int64_t dim = value ? spec.v_head_dim : spec.head_dim, size = spec.block_size;
+      std::vector<float> keys;
+      for (int64_t key = 0; key < file.kv_len[seq]; ++key) {
+        for (int64_t head = 0; head < spec.kv_heads; ++head) {
+          int64_t at = (first_key + key) * spec.kv_heads + head;  // contiguous
+          if (spec.layout != KvLayout::kContiguous) {
+            const int64_t block = file.block_tables[seq * static_cast<size_t>(file.table_width) +
+                                                    static_cast<size_t>(key / size)];
+            if (block < 0) {  // a page that no row reads
+              keys.insert(keys.end(), static_cast<size_t>(dim), 0.0f);
+              continue;
+            }
+            at = spec.layout == KvLayout::kPagedHnd ? (block * spec.kv_heads + head) * size + key % size
+                                                    : (block * size + key % size) * spec.kv_heads + head;
+          }
+          for (int64_t d = 0; d < dim; ++d)
+            keys.push_back(static_cast<float>(ReferenceElement(data.data(), spec.kv_dtype, at * dim + d)));
+        }
+      }
+      return keys;
+    };
+    recorded->k.push_back(keys_of(false));
+    recorded->v.push_back(keys_of(true));
+    first_key += file.kv_len[seq];
+  }
+  AttentionCase c{.name = name, .spec = spec, .q_len = file.q_len, .kv_len = file.kv_len};
+  c.options.recorded = std::move(recorded);
+  return c;
+}
+
+Expected<std::filesystem::path> WriteCaseIn(const std::filesystem::path& folder, const std::string& name,
+                                            const AttentionCaseFile& file) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -115,13 +163,19 @@ Expected<std::filesystem::path> WriteFailingCase(const std::filesystem::path& fo
     const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
     file_name += plain ? c : '_';
   }
+  const std::filesystem::path path = folder / (file_name + ".safetensors");
+  ATTEST_RETURN_IF_ERROR(WriteCaseFile(path, file));
+  return path;
+}
+
+Expected<std::filesystem::path> WriteFailingCase(const std::filesystem::path& folder, const std::string& name,
+                                                 AttentionBatch& batch, const std::string& kernel,
+                                                 std::map<std::string, std::string> notes) {
   const AttentionBatch::Output none = batch.MakeOutput(0.0f);
   AttentionCaseFile file = CaseFileOf(batch.spec(), batch.lengths(), batch.Tensors(none));
   file.kernel = kernel;
   file.notes = std::move(notes);
-  const std::filesystem::path path = folder / (file_name + ".safetensors");
-  ATTEST_RETURN_IF_ERROR(WriteCaseFile(path, file));
-  return path;
+  return WriteCaseIn(folder, name, file);
 }
 
 }  // namespace attest::conform

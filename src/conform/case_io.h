@@ -14,7 +14,15 @@ namespace attest::conform {
 [[nodiscard]] AttentionCaseFile CaseFileOf(const AttentionSpec& spec, const AttentionLengths& lengths,
                                            const AttentionParams& tensors);
 
-// Writes the case to FOLDER/<name>.safetensors and returns the path. `kernel` is the subject that failed.
+// A recorded call as a case that can be shrunk: what is left of it holds the numbers of the recording, in
+// float32. Pages of its own, with poison in everything it does not read.
+[[nodiscard]] AttentionCase RecordedCase(const AttentionCaseFile& file, const std::string& name);
+
+// Writes a case to FOLDER/<name>.safetensors and returns the path.
+[[nodiscard]] Expected<std::filesystem::path> WriteCaseIn(const std::filesystem::path& folder,
+                                                          const std::string& name,
+                                                          const AttentionCaseFile& file);
+// Writes the batch to FOLDER/<name>.safetensors and returns the path. `kernel` is the subject that failed.
 [[nodiscard]] Expected<std::filesystem::path> WriteFailingCase(const std::filesystem::path& folder,
                                                                const std::string& name, AttentionBatch& batch,
                                                                const std::string& kernel,

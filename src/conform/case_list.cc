@@ -218,6 +218,7 @@ std::string DescribeCase(const AttentionCase& c) {
   if (c.options.k_token_padding != 0) add("k_token_padding", c.options.k_token_padding);
   if (c.options.transposed_lse) text += " transposed lse";
   if (c.options.descale_padding != 0) add("descale_padding", c.options.descale_padding);
+  if (c.options.recorded != nullptr) return text + " (numbers of the failing call)";
   return text + fmt::format(" (seed {})", c.options.seed);
 }
 

@@ -104,6 +104,11 @@ void AnySplitOfTheKeysGivesTheSameRow(Probe& probe) {
           ExpectToken(probe, spec, result, token, oracle, token, budget, what);
       };
       if (const auto result = probe.Run(batch)) expect(*result, "the splits it chooses");
+      for (const int splits : {1, 2, 3, 5, 7, 8, 16, 64, 100, 1000}) {
+        if (!probe.subject().can_be_asked_for_splits()) break;
+        if (const auto result = probe.Run(batch, {.num_splits = splits}))
+          expect(*result, fmt::format("asked for {} splits of 100 keys", splits));
+      }
       const KernelEntry* entry = probe.subject().entry();
       const AttentionProblem problem{.spec = spec, .phase = RoutePhaseOf(q_len, 100)};
       if (entry == nullptr || !entry->kernel->can_split_kv || !probe.subject().Refusals(problem).empty())
@@ -119,6 +124,32 @@ void AnySplitOfTheKeysGivesTheSameRow(Probe& probe) {
 }
 
 // Rows over a prefix and over the rest, as states that are merged: cascade, and chunked context.
+// A kernel that splits keys chooses how many parts by the length and by how many sequences share the machine:
+// lengths around every likely part size, each alone and all together.
+void LengthsAroundSplitSizesAreRightAloneAndTogether(Probe& probe) {
+  std::vector<int32_t> kv_len;
+  for (const int32_t part : {32, 64, 128, 256, 512, 1024}) {
+    for (const int32_t length : {part - 1, part, part + 1, 2 * part + 1}) kv_len.push_back(length);
+  }
+  std::vector<AttentionSpec> specs(2, probe.Spec(4, 2, 32));
+  specs[1].has_sinks = true;
+  for (const AttentionSpec& spec : specs) {
+    AttentionBatch batch(spec, std::vector<int32_t>(kv_len.size(), 1), kv_len, {.seed = 12});
+    const AttentionResult oracle = RunOracle(batch);
+    const ErrorBudget budget = BudgetOf(batch, oracle, probe.subject().arithmetic());
+    if (const auto together = probe.Run(batch)) {
+      for (int32_t token = 0; token < batch.num_tokens(); ++token)
+        ExpectToken(probe, spec, *together, token, oracle, token, budget, "a batch of many lengths");
+    }
+    for (int32_t seq = 0; seq < batch.num_seqs(); ++seq) {
+      AttentionBatch alone(spec, {1}, {kv_len[static_cast<size_t>(seq)]}, {.seed = 12, .seq_ids = {seq}});
+      if (spec.has_sinks) std::copy_n(batch.sinks(), spec.q_heads, alone.sinks());
+      const auto result = probe.Run(alone);
+      if (result) ExpectToken(probe, spec, *result, 0, oracle, seq, budget, "a sequence alone");
+    }
+  }
+}
+
 void StatesOverPartsOfTheKeysMergeToTheWhole(Probe& probe) {
   std::vector<AttentionSpec> specs(3, probe.Spec(6, 2, 32));
   if (!specs[0].wants_lse) {  // without an LSE nothing can be merged: let the subject say so
@@ -278,6 +309,8 @@ const std::vector<Invariance>& Invariances() {
        TheLastRowIsTheSameFromEveryRole},
       {"SplitInvariance", "AnySplitOfTheKeysGivesTheSameRow", "split counts",
        AnySplitOfTheKeysGivesTheSameRow},
+      {"LengthInvariance", "LengthsAroundSplitSizesAreRightAloneAndTogether", "contexts around split sizes",
+       LengthsAroundSplitSizesAreRightAloneAndTogether},
       {"MergeInvariance", "StatesOverPartsOfTheKeysMergeToTheWhole", "merged states (cascade)",
        StatesOverPartsOfTheKeysMergeToTheWhole},
       {"BatchInvariance", "ASequenceIsBitEqualAloneAndInAnyCompany", "batch companions, order",

@@ -123,6 +123,8 @@ class LibrarySubject final : public Subject {
   [[nodiscard]] std::vector<Reason> RefusalsOfMixed(const AttentionProblem& problem) override {
     return Ask(ToC(problem, ATTEST_CONFORM_MIXED));
   }
+  [[nodiscard]] bool can_be_asked_for_splits() const override { return true; }
+  void AskForSplits(int num_splits) override { num_splits_ = num_splits; }
   [[nodiscard]] Status Attend(const AttentionSpec& spec, const AttentionLengths& lengths,
                               const AttentionParams& params, int /*num_threads*/) override {
     std::vector<int32_t> seqs;
@@ -189,6 +191,7 @@ class LibrarySubject final : public Subject {
     call.lse = params.lse.data;
     call.lse_head_stride = params.lse.stride[0];
     call.lse_token_stride = params.lse.stride[1];
+    call.num_splits = num_splits_;
     char error[kTextBytes] = {};
     if (kernel_.run(&call, error, sizeof(error)) == 0) return {};
     return Fail(ErrorCode::kInternal,
@@ -212,6 +215,7 @@ class LibrarySubject final : public Subject {
 
   const attest_conform_kernel& kernel_;
   const std::string name_;
+  int num_splits_ = 0;
 };
 
 using EntryPoint = const attest_conform_kernel* (*)(int32_t index);

@@ -232,6 +232,7 @@ Expected<SubjectRun> RunSubject(Subject& subject, AttentionBatch& batch, const R
     accepted.insert(accepted.end(), seqs.begin(), seqs.end());
   }
   std::ranges::sort(accepted);
+  subject.AskForSplits(options.num_splits);
   const AttentionBatch::Output output = batch.MakeOutput(options.fill);
   const AttentionParams tensors = batch.Tensors(output);
   if (!accepted.empty() && subject.takes_owned()) {

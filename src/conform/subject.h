@@ -33,6 +33,10 @@ class Subject {
   [[nodiscard]] virtual Status Attend(const AttentionSpec& spec, const AttentionLengths& lengths,
                                       const AttentionParams& params, int num_threads) = 0;
   [[nodiscard]] virtual bool takes_owned() const { return false; }
+  // Asks for `num_splits` parts of the keys of each row in the calls that follow; 0: its own choice. Whether
+  // it can be asked at all.
+  [[nodiscard]] virtual bool can_be_asked_for_splits() const { return false; }
+  virtual void AskForSplits(int /*num_splits*/) {}
   // The kernel of ours, for what only its own interface shows; nullptr for a foreign one.
   [[nodiscard]] virtual const KernelEntry* entry() const { return nullptr; }
 };
@@ -52,6 +56,7 @@ struct RunOptions {
   int num_threads = 2;
   float fill = kNaN;  // what the outputs hold before
   std::optional<std::vector<int32_t>> owned = {};
+  int num_splits = 0;  // where the subject can be asked; 0: its own choice
 };
 
 // Exact lengths of some sequences of a batch, as a contract sees them. Sequences without rows count in none.

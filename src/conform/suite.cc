@@ -9,17 +9,13 @@
 #include <set>
 #include <utility>
 
-#include "conform/case_io.h"
+#include "conform/failure.h"
 #include "conform/isolate.h"
-#include "conform/shrink.h"
 
 namespace attest::conform {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr int kMaxAttempts = 400;  // of one shrink
-constexpr double kMaxShrinkSeconds = 20;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -124,6 +120,14 @@ void AddRandom(Work& work, const SuiteOptions& options, int64_t count) {
 Work MakeWork(const SuiteOptions& options) {
   Work work;
   const auto wanted = [&](const Trial& trial) { return IsWanted(options, trial); };
+  if (!options.recorded.empty()) {
+    for (const AttentionCase& c : options.recorded) {
+      work.trials.push_back(
+          {.part = Part::kCases, .name = c.name, .capability = "recorded case", .what = DescribeCase(c)});
+      work.cases.push_back(c);
+    }
+    return work;
+  }
   if (options.cases) {
     std::vector<AttentionCase> all = AttentionCases();
     for (AttentionCase& c : SweepCases(options.quick)) all.push_back(std::move(c));
@@ -185,8 +189,10 @@ class ChildSubjects {
 
 Record RunCase(Subject& subject, Truth& truth) {
   Record record = FromOutcome(TryCase(subject, truth));
-  // What passed was measured with a tolerance: it must reject the controls.
-  if (record.verdict == Verdict::kPass && !PhaseNames(record.phases).empty()) {
+  // What passed was measured with a tolerance: it must reject the controls. The numbers of a recorded case
+  // are not drawn: its keys may be alike.
+  const bool is_drawn = truth.attention_case().options.recorded == nullptr;
+  if (is_drawn && record.verdict == Verdict::kPass && !PhaseNames(record.phases).empty()) {
     if (const auto& control = truth.passing_control(subject.arithmetic())) {
       record.verdict = Verdict::kFail;
       record.why = "the suite is blind here: " + *control;
@@ -228,76 +234,6 @@ Record RunCaseOrFit(Subject& subject, int64_t task, const AttentionCase& c, Task
     return fitted;
   }
   return record;
-}
-
-// What is wrong with one case, run alone in a child.
-std::optional<std::string> FailureOf(const SubjectInfo& info, const AttentionCase& c, double time_limit_s) {
-  const auto payload = RunOneIsolated(
-      [&] {
-        auto subject = info.make();
-        if (!subject) return Dump(ToJson(Record{.verdict = Verdict::kFail, .why = subject.error().message}));
-        Truth truth(c);
-        return Dump(ToJson(FromOutcome(TryCase(**subject, truth))));
-      },
-      time_limit_s);
-  if (!payload) return payload.error().message;
-  const Record record = FromJson(Json::parse(*payload));
-  if (record.verdict != Verdict::kFail) return std::nullopt;
-  return record.why;
-}
-
-// Shrinks the failure and writes its case. `known` are failures explained before: one of the same subject
-// that shrank to the same case takes this trial in, and false is returned.
-bool Explain(Failure& failure, const SuiteOptions& options, const SubjectInfo& info, const Trial& trial,
-             const std::optional<AttentionCase>& attention_case, const Invariance* invariance,
-             const BugCase* bug, std::vector<Failure>& known) {
-  const std::string file_name = info.name + "__" + trial.name;
-  const auto keep = [&](Expected<std::filesystem::path> written) {
-    if (written) {
-      failure.file = *written;
-    } else {
-      failure.file_error = written.error().message;
-    }
-  };
-  if (attention_case) {
-    const bool hangs = failure.why.starts_with("did not return");
-    const double limit = hangs ? std::min(2.0, options.time_limit_s) : options.time_limit_s;
-    const Shrunk shrunk = Shrink(
-        *attention_case, failure.why, [&](const AttentionCase& c) { return FailureOf(info, c, limit); },
-        kMaxAttempts, kMaxShrinkSeconds);
-    failure.smallest = DescribeCase(shrunk.smallest);
-    failure.smallest_why = shrunk.why;
-    failure.attempts = shrunk.attempts;
-    for (Failure& other : known) {
-      if (other.subject != failure.subject || other.smallest != failure.smallest) continue;
-      other.also.push_back(trial.name);
-      return false;
-    }
-    if (options.failures_folder.empty()) return true;
-    const AttentionCase& c = shrunk.smallest;
-    AttentionBatch batch(c.spec, c.q_len, c.kv_len, c.options);
-    keep(WriteFailingCase(options.failures_folder, file_name, batch, info.name,
-                          {{"case", trial.name}, {"smallest", failure.smallest}, {"failure", shrunk.why}}));
-    return true;
-  }
-  if (options.failures_folder.empty()) return true;
-  // A probe runs several batches: the last one before the failure is written, by a child of its own.
-  const auto payload = RunOneIsolated(
-      [&]() -> std::string {
-        auto subject = info.make();
-        if (!subject) return "";
-        std::string path;
-        Probe probe(**subject, [&](AttentionBatch& batch) {
-          const auto written = WriteFailingCase(options.failures_folder, file_name, batch, info.name,
-                                                {{"case", trial.name}, {"failure", failure.why}});
-          path = written ? written->string() : "";
-        });
-        invariance != nullptr ? invariance->run(probe) : bug->run(probe);
-        return path;
-      },
-      options.time_limit_s);
-  if (payload && !payload->empty()) failure.file = *payload;
-  return true;
 }
 
 }  // namespace
@@ -354,7 +290,8 @@ std::vector<AttentionCase> FittedCases(const AttentionCase& c) {
   };
   AttentionCase without_lse = c;
   without_lse.spec.wants_lse = false;
-  for (const char* types : {"KV dtype", "query dtype", "descales", "precise mode", "random problems"}) {
+  for (const char* types :
+       {"KV dtype", "query dtype", "descales", "precise mode", "random problems", "recorded case"}) {
     if (c.capability != types) continue;
     add(without_lse);
     return fits;
@@ -429,7 +366,7 @@ Expected<SuiteResult> RunSuite(std::vector<SubjectInfo> subjects, const SuiteOpt
   };
   ATTEST_RETURN_IF_ERROR(run_rest());
   constexpr int64_t kRound = 256;
-  while (options.random && Now() - start < options.minutes * 60) {
+  while (options.random && options.recorded.empty() && Now() - start < options.minutes * 60) {
     AddRandom(work, options, kRound);
     ATTEST_RETURN_IF_ERROR(run_rest());
   }
@@ -446,12 +383,20 @@ Expected<SuiteResult> RunSuite(std::vector<SubjectInfo> subjects, const SuiteOpt
       Failure failure{.trial = trial, .subject = subject, .why = record.why};
       auto c = work.CaseOf(trial, options.seed);
       if (c && record.fit >= 0) c = FittedCases(*c)[static_cast<size_t>(record.fit)];
-      const bool blind = record.why.starts_with("the suite is blind");
-      const bool is_new =
-          blind ||
-          Explain(failure, options, result.subjects[static_cast<size_t>(subject)], failed, c,
-                  c ? nullptr : work.InvarianceOf(trial),
-                  c || work.InvarianceOf(trial) != nullptr ? nullptr : work.BugOf(trial), result.failures);
+      std::function<void(Probe&)> probe;
+      if (const Invariance* invariance = c ? nullptr : work.InvarianceOf(trial)) {
+        probe = invariance->run;
+      } else if (!c) {
+        probe = work.BugOf(trial)->run;
+      }
+      const bool is_new = record.why.starts_with("the suite is blind") ||
+                          Explain(failure,
+                                  {.options = options,
+                                   .info = result.subjects[static_cast<size_t>(subject)],
+                                   .trial = failed,
+                                   .attention_case = std::move(c),
+                                   .probe = std::move(probe)},
+                                  result.failures);
       if (is_new) result.failures.push_back(std::move(failure));
     }
   }

@@ -47,6 +47,7 @@ struct SuiteOptions {
   int workers = 2;
   double time_limit_s = 10;                    // of one trial
   std::filesystem::path failures_folder = {};  // where shrunk cases are written; "" writes none
+  std::vector<AttentionCase> recorded = {};    // these and nothing else, when there are any (case_io.h)
 };
 
 struct Trial {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
+#include <span>
 
 #include "attest/attention.h"
 #include "tests/bindings/calls.h"
@@ -29,17 +31,93 @@ class Refusals : public ::testing::Test {
 
   void ExpectPlanRefuses(const std::string& text, const std::function<void()>& change) {
     change();
-    EXPECT_THAT(call_.Plan(), HasSubstr(text));
+    const std::string refusal = call_.Plan();
+    EXPECT_THAT(refusal, HasSubstr(text));
     EXPECT_EQ(call_.status, ATTEST_INVALID_ARGUMENT);
+    if (CanBeSaidInCpp()) {
+      EXPECT_EQ(InCpp(/*run=*/false), refusal);
+    }
     Reset();
   }
   void ExpectRunRefuses(const std::string& text, const std::function<void()>& change) {
     ASSERT_EQ(call_.Plan(), "");
     change();
-    EXPECT_THAT(call_.Run(), HasSubstr(text));
+    const std::string refusal = call_.Run();
+    EXPECT_THAT(refusal, HasSubstr(text));
     EXPECT_EQ(call_.status, ATTEST_INVALID_ARGUMENT);
+    ASSERT_TRUE(CanBeSaidInCpp());
+    EXPECT_EQ(InCpp(/*run=*/true), refusal);
     Reset();
     EXPECT_EQ(batch_.OutElement(output_, 0, 0, 0), 7.0f) << "a refused call wrote";
+  }
+  // The C++ interface has bools where C has flags, and one length for a span and its count.
+  [[nodiscard]] bool CanBeSaidInCpp() const {
+    const attest_attention_spec& s = call_.spec;
+    for (const int32_t flag : {s.causal, s.has_alibi, s.has_sinks, s.has_k_descale, s.has_v_descale,
+                               s.wants_lse, s.precise, call_.options.deterministic}) {
+      if (flag != 0 && flag != 1) return false;
+    }
+    const attest_attention_spec usual = attest_attention_spec_default();
+    return s.struct_size == usual.struct_size && s.version == usual.version &&
+           call_.batch.version == attest_attention_batch_default().version &&
+           call_.batch.num_seqs == call_.batch.kv_lens_count;
+  }
+  // The refusal of the same call through the C++ interface.
+  [[nodiscard]] std::string InCpp(bool run) const {
+    namespace api = attest::attention;
+    const attest_attention_spec& s = call_.spec;
+    const auto limit = [](int32_t x) { return x == ATTEST_NO_LIMIT ? std::nullopt : std::optional(x); };
+    const api::Spec spec{.q_heads = s.q_heads,
+                         .kv_heads = s.kv_heads,
+                         .head_dim = s.head_dim,
+                         .v_head_dim = s.v_head_dim,
+                         .q_dtype = static_cast<api::DType>(s.q_dtype),
+                         .kv_dtype = static_cast<api::DType>(s.kv_dtype),
+                         .out_dtype = static_cast<api::DType>(s.out_dtype),
+                         .kv_layout = static_cast<api::KvLayout>(s.kv_layout),
+                         .block_size = s.block_size,
+                         .scale = s.scale,
+                         .causal = s.causal != 0,
+                         .window_left = limit(s.window_left),
+                         .window_right = limit(s.window_right),
+                         .chunk = limit(s.chunk),
+                         .sink_tokens = s.sink_tokens,
+                         .softcap = s.softcap,
+                         .has_alibi = s.has_alibi != 0,
+                         .has_sinks = s.has_sinks != 0,
+                         .has_k_descale = s.has_k_descale != 0,
+                         .has_v_descale = s.has_v_descale != 0,
+                         .wants_lse = s.wants_lse != 0,
+                         .precise = s.precise != 0};
+    const auto span = [](const int32_t* data, int64_t count) {
+      return std::span<const int32_t>(data, static_cast<size_t>(count));
+    };
+    const attest_attention_batch& b = call_.batch;
+    api::Batch batch{.cu_seqlens_q = span(b.cu_seqlens_q, b.cu_seqlens_q_count),
+                     .kv_lens = span(b.kv_lens, b.kv_lens_count),
+                     .block_tables = span(b.block_tables, b.block_tables_count),
+                     .block_table_stride = b.block_table_stride,
+                     .num_blocks = b.num_blocks};
+    if (b.kv_begin != nullptr) batch.kv_begin = span(b.kv_begin, b.num_seqs);
+    if (b.kv_end != nullptr) batch.kv_end = span(b.kv_end, b.num_seqs);
+    if (b.owned_seqs != nullptr) batch.owned_seqs = span(b.owned_seqs, b.owned_seqs_count);
+    const auto plan = api::Plan::Create(
+        spec, batch,
+        {.num_shares = call_.options.num_shares, .deterministic = call_.options.deterministic != 0});
+    if (!run || !plan.ok()) return plan.ok() ? "" : plan.error().text;
+    const attest_attention_args& a = call_.args;
+    const api::Status status =
+        plan.value().Run({.q = a.q,
+                          .out = a.out,
+                          .lse = a.lse,
+                          .k = a.k,
+                          .v = a.v,
+                          .alibi_slopes = a.alibi_slopes,
+                          .sinks = a.sinks,
+                          .k_descale = a.k_descale,
+                          .v_descale = a.v_descale,
+                          .workspace = {static_cast<std::byte*>(a.workspace), a.workspace_bytes}});
+    return status.ok() ? "" : status.error().text;
   }
   void Reset() {
     CCall fresh(batch_, output_);

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "conform/case_io.h"
 #include "conform/library_subject.h"
@@ -106,6 +108,69 @@ TEST(LibraryKernel, ThePublicBugsFindTheBrokenKernels) {
     const SuiteResult result =
         RunTrial(Example(name), {.cases = false, .invariances = false, .random = false, .filter = bug});
     EXPECT_EQ(result.num_failures, std::ssize(result.trials)) << name;
+  }
+}
+
+TEST(LibraryKernel, AWrongNumberOfSplitsIsFoundByAskingForIt) {
+  const SuiteResult result = RunTrial(TestLibrary("conform_splits_kernel"),
+                                      {.bugs = false, .random = false, .quick = true, .filter = "split"});
+  ASSERT_EQ(result.num_failures, 1) << TextReport(result, true);
+  EXPECT_THAT(result.failures.front().why, HasSubstr("asked for 7 splits of 100 keys"));
+}
+
+// A failure of a public bug's probe is shrunk like any other, and its file is the smallest call.
+TEST(LibraryKernel, AFailureOfAProbeIsShrunkToACallThatFailsByItself) {
+  for (const auto& [name, bug, smallest] :
+       {std::tuple{"broken_skip_threshold", "A01", "q_len [1] kv_len [1]"},
+        {"broken_window_off_by_one", "A03", "q_len [1] kv_len [2] window_left 0"},
+        {"broken_skip_threshold", "PaddingInvariance", "q_len [1] kv_len [1]"}}) {
+    SCOPED_TRACE(std::string(name) + " on " + bug);
+    const auto folder = std::filesystem::path(::testing::TempDir()) / (std::string("conform_probe_") + name);
+    const SuiteResult result =
+        RunTrial(Example(name), {.cases = false, .random = false, .filter = bug, .failures_folder = folder});
+    ASSERT_FALSE(result.failures.empty());
+    const Failure& failure = result.failures.front();
+    EXPECT_EQ(failure.smallest, std::string(smallest) + " (numbers of the failing call)");
+    ASSERT_FALSE(failure.file.empty()) << failure.file_error;
+    const auto file = ReadCaseFile(failure.file);
+    ASSERT_TRUE(file) << file.error().message;
+    EXPECT_EQ(file->q_len, std::vector<int32_t>{1});
+    EXPECT_EQ(file->notes.at("smallest"), failure.smallest);
+
+    // On trial again it fails as it did, and a right kernel passes it.
+    const SuiteOptions again{.time_limit_s = 10, .recorded = {RecordedCase(*file, "again")}};
+    EXPECT_EQ(RunTrial(Example(name), again).num_failures, 1);
+    const SuiteResult right = RunTrial(Example("naive"), again);
+    EXPECT_EQ(right.num_failures, 0) << TextReport(right, true);
+    EXPECT_EQ(right.trials.size(), 1u);
+    std::filesystem::remove_all(folder);
+  }
+}
+
+// The numbers of a call survive the way through a file, whatever its layout.
+TEST(RecordedCase, HoldsTheNumbersOfTheCallItWasMadeFrom) {
+  for (const KvLayout layout : {KvLayout::kPagedHnd, KvLayout::kPagedNhd, KvLayout::kContiguous}) {
+    AttentionSpec spec = MakeSpec(4, 2, 16);
+    spec.v_head_dim = 24;
+    spec.layout = layout;
+    spec.block_size = 4;
+    spec.has_sinks = spec.has_alibi = spec.has_k_descale = spec.has_v_descale = true;
+    AttentionBatch batch(spec, {3, 1}, {5, 9}, {.seed = 4});
+    const AttentionBatch::Output none = batch.MakeOutput(0.0f);
+    const AttentionCase c = RecordedCase(CaseFileOf(spec, batch.lengths(), batch.Tensors(none)), "recorded");
+    AttentionBatch again(c.spec, c.q_len, c.kv_len, c.options);
+    EXPECT_EQ(RunOracle(again), RunOracle(batch)) << KvLayoutName(layout);
+    // The second sequence cut to its first four keys holds those of the recording.
+    AttentionCase cut = c;
+    cut.q_len = {1};
+    cut.kv_len = {4};
+    cut.options.seq_ids = {1};
+    AttentionBatch shorter(cut.spec, cut.q_len, cut.kv_len, cut.options);
+    for (const bool value : {false, true}) {
+      std::vector<float> whole = batch.Decoded(value, 1, 1);
+      whole.resize(4 * (value ? 24 : 16));
+      EXPECT_EQ(shorter.Decoded(value, 0, 1), whole);
+    }
   }
 }
 
