@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "conform/report.h"
 
@@ -199,7 +200,7 @@ std::string HtmlReport(const SuiteResult& result) {
     html += "</table></details>";
   }
 
-  html += "<h2>Why refused</h2>";
+  std::string heading = "<h2>Why refused</h2>";  // above the first kernel that refused anything
   const std::vector<MatrixRow> rows = MatrixOf(result, false);
   for (size_t subject = 0; subject < result.subjects.size(); ++subject) {
     std::map<std::string, int64_t> reasons;
@@ -207,6 +208,7 @@ std::string HtmlReport(const SuiteResult& result) {
       for (const auto& [text, count] : row.cells[subject].reasons) reasons[text] += count;
     }
     if (reasons.empty()) continue;
+    html += std::exchange(heading, "");
     html += fmt::format(
         "<details><summary>{} ({} reasons)</summary><table><tr><th class=\"n\">trials</th><th>reason"
         "</th></tr>",
