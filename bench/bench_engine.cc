@@ -5,7 +5,8 @@
 // Prompts of a case are the same each time, so the prefix cache is off unless a case is about it.
 //
 //   bench_engine MODEL [--threads N] [--max-model-len N] [--enable-prefix-caching]
-//                [--verify-attention RATE]
+//                [--verify-attention RATE] [--kv-cache-dtype TYPE] [--attention-backend NAME]
+//                [--deterministic]
 //   generate N ID ID ...       greedy continuation of the ids                       {"tokens": [...]}
 //   prefill TOKENS             time to the first token of one prompt                {"seconds": s}
 //   shared TOKENS N            the same for a prompt whose first TOKENS are always the same and whose last
@@ -171,6 +172,12 @@ int Main(int argc, char** argv) {
       verify_rate = std::atof(argv[++i]);
     } else if (word == "--compute" && i + 1 < argc) {
       flags.compute = argv[++i];
+    } else if (word == "--kv-cache-dtype" && i + 1 < argc) {
+      flags.kv_cache_dtype = argv[++i];
+    } else if (word == "--attention-backend" && i + 1 < argc) {
+      flags.attention_backend = argv[++i];
+    } else if (word == "--deterministic") {
+      flags.deterministic = true;
     } else if (word == "--enable-prefix-caching") {
       flags.prefix_caching = true;
     } else {

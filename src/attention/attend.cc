@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -229,6 +230,10 @@ AttentionParams ParamsOf(const AttentionPlan& plan, const AttendArgs& args) {
   params.paged = args.kv;
   params.alibi_slopes = args.alibi_slopes;
   params.sinks = args.sinks;
+  if (args.kv != nullptr) {
+    params.k_descale = {.data = args.kv->k_scales, .seq_stride = 0, .head_stride = 1};
+    params.v_descale = {.data = args.kv->v_scales, .seq_stride = 0, .head_stride = 1};
+  }
   return CompleteParams(plan, params);
 }
 
@@ -289,8 +294,8 @@ void Attend(const AttentionPlan& plan, const AttendArgs& args, ThreadTeam& team)
   AttendParams(plan, ParamsOf(plan, args), team, args.poison_outputs);
 }
 
-void AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
-              const PagedKv& kv, ThreadTeam& team) {
+int64_t AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
+                 const PagedKv& kv, ThreadTeam& team) {
   const auto rows = std::ssize(slots);
   ATTEST_CHECK((k.shape == std::array<int64_t, 3>{rows, kv.kv_heads, kv.head_dim}));
   ATTEST_CHECK((v.shape == std::array<int64_t, 3>{rows, kv.kv_heads, kv.v_head_dim}));
@@ -299,13 +304,14 @@ void AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const in
   // A region costs 0.3 us; 64 rows of a small model convert in about that.
   constexpr int64_t kRowsPerThread = 64;
   if (rows <= kRowsPerThread || team.size() == 1) {
-    AppendKvRows(k, v, slots, kv, 0, rows);
-    return;
+    return AppendKvRows(k, v, slots, kv, 0, rows);
   }
+  std::atomic<int64_t> lost = 0;
   team.Run([&](int rank) {
     const IndexRange range = PartitionRange(rows, rank, team.size());
-    AppendKvRows(k, v, slots, kv, range.begin, range.end);
+    lost += AppendKvRows(k, v, slots, kv, range.begin, range.end);
   });
+  return lost;
 }
 
 }  // namespace attest

@@ -113,10 +113,12 @@ struct AttendArgs {
 void Attend(const AttentionPlan& plan, const AttendArgs& args, ThreadTeam& team);
 
 // The only writer of KV pages: row t of k and v goes to slot slots[t] (block * block_size + offset),
-// converted to the page's dtype; a negative slot writes nothing. k [num_tokens, kv_heads, head_dim], v [..,
-// v_head_dim]. REQUIRES: slots[t] < num_blocks * block_size; no slot twice.
-void AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
-              const PagedKv& kv, ThreadTeam& team);
+// divided by the scales of the pages and converted to their dtype; a negative slot writes nothing. k
+// [num_tokens, kv_heads, head_dim], v [.., v_head_dim]. Returns how many NaNs the dtype could not hold (int8;
+// 0 is stored for them): unless that is 0, what was appended is not what the caller had. REQUIRES: slots[t] <
+// num_blocks * block_size; no slot twice.
+int64_t AppendKv(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
+                 const PagedKv& kv, ThreadTeam& team);
 
 // The names of the kernels a plan runs, by phase, for metrics and logs: {"decode", "attn_decode_avx2"}, ...
 struct PlannedRoute {

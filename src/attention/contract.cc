@@ -63,6 +63,8 @@ std::vector<Reason> Check(const KernelContract& contract, const AttentionProblem
           "a phase of this kernel");
   Require(reasons, !problem.spec.precise || contract.arithmetic == AttentionArithmetic::kF32, "precise",
           "true", "false (this kernel rounds queries and weights to bf16)");
+  Require(reasons, !problem.spec.rowwise || contract.rowwise, "rowwise", "true",
+          "false (this kernel's sums of a row depend on the rows beside it)");
   if (problem.num_seqs > 0) {
     const LengthLimits& limits = contract.limits;
     if (limits.max_q_len && problem.max_q_len > *limits.max_q_len) {

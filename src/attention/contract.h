@@ -42,6 +42,7 @@ struct KernelContract {
   std::string_view words;  // what it does and does not do, for people
   CpuIsa isa = CpuIsa::kPortable;
   AttentionArithmetic arithmetic = AttentionArithmetic::kF32;
+  bool rowwise = false;  // keeps AttentionSpec::rowwise, in every phase it has
   PhaseSet phases;
   LengthLimits limits;
   // Appends one reason for every property of the spec that the kernel cannot handle. Pure; may read the phase

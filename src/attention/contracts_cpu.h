@@ -13,6 +13,8 @@ extern const KernelEntry kAttentionDecodeAvx2Entry;         // contracts_cpu_dec
 extern const KernelEntry kAttentionPrefillAvx512Bf16Entry;  // contracts_cpu_prefill.cc
 extern const KernelEntry kAttentionPrefillAvx512Entry;      // contracts_cpu_prefill.cc
 extern const KernelEntry kAttentionPrefillAvx2Entry;        // contracts_cpu_prefill.cc
+extern const KernelEntry kAttentionRowwiseAvx512Entry;      // contracts_cpu_decode.cc
+extern const KernelEntry kAttentionRowwiseAvx2Entry;        // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionGeneralAvx512Entry;      // contracts_cpu.cc
 extern const KernelEntry kAttentionGeneralAvx2Entry;        // contracts_cpu.cc
 #elif defined(__aarch64__)
@@ -20,6 +22,7 @@ extern const KernelEntry kAttentionDecodeNeonBf16Entry;   // contracts_cpu_decod
 extern const KernelEntry kAttentionDecodeNeonEntry;       // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionPrefillNeonBf16Entry;  // contracts_cpu_prefill.cc
 extern const KernelEntry kAttentionPrefillNeonEntry;      // contracts_cpu_prefill.cc
+extern const KernelEntry kAttentionRowwiseNeonEntry;      // contracts_cpu_decode.cc
 extern const KernelEntry kAttentionGeneralNeonEntry;      // contracts_cpu.cc
 #endif
 extern const KernelEntry kAttentionGeneralEntry;    // contracts_cpu.cc

@@ -10,10 +10,11 @@ namespace {
 static_assert(kDecodeMaxTokens >= kMaxUniformDecodeTokens, "every uniform decode fits a decode kernel");
 
 constexpr std::string_view kWords =
-    "Split-KV decode of one to eight new tokens over pages or contiguous K and V in f32 or bf16, in float32: "
-    "keys "
-    "are read once per GQA group, whatever its size. Causal or not, windows, chunks, softcap, ALiBi, sink "
-    "logits, LSE, any page size. No streaming sink tokens, no descales.";
+    "Split-KV decode of one to eight new tokens over pages or contiguous K and V in f32, bf16, f16, fp8 or "
+    "int8, "
+    "in float32: keys are read once per GQA group, whatever its size. Causal or not, windows, chunks, "
+    "softcap, "
+    "ALiBi, sink logits, descales, LSE, any page size. No streaming sink tokens.";
 constexpr PhaseSet kPhases{.decode = true, .uniform_decode = true};
 constexpr LengthLimits kLimits{.max_q_len = kDecodeMaxTokens, .max_kv_len = std::nullopt};
 
@@ -25,25 +26,30 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
   Require(reasons, fits(spec.v_head_dim), "v_head_dim", spec.v_head_dim, dims);
   Require(reasons, spec.q_dtype == DType::kF32, "q_dtype", DTypeName(spec.q_dtype), "f32");
   Require(reasons, spec.out_dtype == DType::kF32, "out_dtype", DTypeName(spec.out_dtype), "f32");
-  Require(reasons, spec.kv_dtype == DType::kF32 || spec.kv_dtype == DType::kBF16, "kv_dtype",
-          DTypeName(spec.kv_dtype), "f32 or bf16");
-  RequireWithout(reasons, spec, {.sink_tokens = true, .descale = true});
+  RequireWithout(reasons, spec, {.sink_tokens = true});
 }
+
+constexpr std::string_view kRowwiseWords =
+    "Every phase and any length over pages or contiguous K and V in f32, bf16, f16, fp8 or int8, in float32, "
+    "each row "
+    "as if it were alone: its bits depend on its query, its position and the keys it sees. Key ranges are "
+    "not "
+    "split. Causal or not, windows, chunks, softcap, ALiBi, sink logits, descales, LSE, any page size. No "
+    "streaming sink tokens.";
 
 constexpr std::string_view kBf16Words =
     "Split-KV decode of one to eight new tokens over pages or contiguous K and V in bf16, with bf16 products "
     "and "
     "float32 sums: queries and softmax weights are rounded to bf16. Keys are read once per GQA group. Causal "
     "or not, "
-    "windows, chunks, softcap, ALiBi, sink logits, LSE, any page size. No streaming sink tokens, no "
-    "descales, "
+    "windows, chunks, softcap, ALiBi, sink logits, descales, LSE, any page size. No streaming sink tokens, "
     "not in precise mode.";
 
 void CheckBf16TileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int pair,
                        std::string_view dims) {
   CheckTileSpec(problem, reasons, pair, dims);
-  // f32 is named by CheckTileSpec as acceptable; these kernels read pages as bf16 pairs.
-  Require(reasons, problem.spec.kv_dtype != DType::kF32, "kv_dtype", "f32", "bf16");
+  Require(reasons, problem.spec.kv_dtype == DType::kBF16, "kv_dtype", DTypeName(problem.spec.kv_dtype),
+          "bf16");
 }
 
 }  // namespace
@@ -86,6 +92,32 @@ const KernelEntry kAttentionDecodeAvx2Entry{
                      }},
     .kernel = &kAttentionDecodeAvx2,
 };
+const KernelEntry kAttentionRowwiseAvx512Entry{
+    .contract = {.name = "attention_rowwise_avx512",
+                 .words = kRowwiseWords,
+                 .isa = CpuIsa::kAvx512,
+                 .rowwise = true,
+                 .phases = kAllPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 32, "a multiple of 32 from 32 to 256");
+                     }},
+    .kernel = &kAttentionRowwiseAvx512,
+};
+const KernelEntry kAttentionRowwiseAvx2Entry{
+    .contract = {.name = "attention_rowwise_avx2",
+                 .words = kRowwiseWords,
+                 .isa = CpuIsa::kAvx2,
+                 .rowwise = true,
+                 .phases = kAllPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 16, "a multiple of 16 from 32 to 256");
+                     }},
+    .kernel = &kAttentionRowwiseAvx2,
+};
 #else
 const KernelEntry kAttentionDecodeNeonBf16Entry{
     .contract = {.name = "attention_decode_neonbf16",
@@ -111,6 +143,19 @@ const KernelEntry kAttentionDecodeNeonEntry{
                        CheckTileSpec(problem, reasons, 8, "a multiple of 8 from 32 to 256");
                      }},
     .kernel = &kAttentionDecodeNeon,
+};
+const KernelEntry kAttentionRowwiseNeonEntry{
+    .contract = {.name = "attention_rowwise_neon",
+                 .words = kRowwiseWords,
+                 .isa = CpuIsa::kNeon,
+                 .rowwise = true,
+                 .phases = kAllPhases,
+                 .limits = {},
+                 .check =
+                     [](const AttentionProblem& problem, std::vector<Reason>& reasons) {
+                       CheckTileSpec(problem, reasons, 8, "a multiple of 8 from 32 to 256");
+                     }},
+    .kernel = &kAttentionRowwiseNeon,
 };
 #endif
 

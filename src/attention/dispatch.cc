@@ -22,6 +22,8 @@ constexpr const KernelEntry* kKernels[] = {
     &kAttentionPrefillAvx512Bf16Entry,
     &kAttentionPrefillAvx512Entry,
     &kAttentionPrefillAvx2Entry,
+    &kAttentionRowwiseAvx512Entry,
+    &kAttentionRowwiseAvx2Entry,
     &kAttentionGeneralAvx512Entry,
     &kAttentionGeneralAvx2Entry,
 #elif defined(__aarch64__)
@@ -29,6 +31,7 @@ constexpr const KernelEntry* kKernels[] = {
     &kAttentionDecodeNeonEntry,
     &kAttentionPrefillNeonBf16Entry,
     &kAttentionPrefillNeonEntry,
+    &kAttentionRowwiseNeonEntry,
     &kAttentionGeneralNeonEntry,
 #endif
     &kAttentionGeneralEntry,

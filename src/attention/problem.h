@@ -67,6 +67,9 @@ struct AttentionSpec {
   bool has_v_descale = false;
   bool wants_lse = false;
   bool precise = false;  // --compute f32: products and softmax in float32 only
+  // --deterministic: a row's bits depend on its own query and position and on the keys it sees, not on the
+  // rows computed with it, so prefill, chunks of any size and decode give the same.
+  bool rowwise = false;
 };
 
 // Why something is refused: the field, its offending value, and what was expected. One per cause; a check

@@ -51,6 +51,7 @@ std::vector<Probe> Probes() {
       {"NHD pages", [](auto& s) { s.layout = KvLayout::kPagedNhd; }},
       {"contiguous K and V", [](auto& s) { s.layout = KvLayout::kContiguous; }},
       {"precise (float32 throughout)", [](auto& s) { s.precise = true; }},
+      {"rowwise (the same bits in any chunk)", [](auto& s) { s.rowwise = true; }},
   };
   for (const DType dtype :
        {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kF8E5M2, DType::kI8}) {

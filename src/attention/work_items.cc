@@ -77,7 +77,8 @@ void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32
     const int64_t tile_keys = tile.end - tile.begin;
 
     int32_t split_keys = std::max<int32_t>(tile.end - tile.begin, 1);
-    if (kernel.can_split_kv) {
+    // Splits depend on how far the last row of a tile sees; rowwise, every row takes its keys in one go.
+    if (kernel.can_split_kv && !spec.rowwise) {
       const int64_t splits = std::max<int64_t>(1, std::min<int64_t>(wanted_splits, tile_keys / min_split));
       if (splits > 1)
         split_keys = static_cast<int32_t>(CeilDiv(CeilDiv(tile_keys, splits), kSplitGranule)) * kSplitGranule;

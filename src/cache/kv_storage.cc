@@ -2,10 +2,42 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 namespace attest {
+namespace {
+
+std::string DTypeNames() {
+  std::string names;
+  for (const KvDTypeName& entry : kKvDTypes) {
+    if (!names.empty()) names += ", ";
+    names += entry.name;
+  }
+  return names;
+}
+
+Status CheckScales(const char* field, const std::vector<float>& scales, const KvShape& shape) {
+  if (scales.empty()) return {};
+  const auto wanted = static_cast<size_t>(shape.num_layers) * static_cast<size_t>(shape.kv_heads);
+  if (scales.size() != wanted) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} has {} entries, expected {} (layers x KV heads)", field, scales.size(), wanted),
+        field);
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (scales[i] > 0 && std::isfinite(scales[i])) continue;
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}[{}] is {}, expected a number > 0", field, i, scales[i]), field);
+  }
+  return {};
+}
+
+}  // namespace
 
 Status CheckKvShape(const KvShape& shape) {
   struct Field {
@@ -26,12 +58,19 @@ Status CheckKvShape(const KvShape& shape) {
                 fmt::format("block_size {} is not one of 8, 16, 32, 64, 128", shape.block_size),
                 "block_size");
   }
-  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF32) {
+  if (std::ranges::find(kKvDTypes, shape.dtype, &KvDTypeName::dtype) == std::end(kKvDTypes)) {
     return Fail(ErrorCode::kUnsupported,
-                fmt::format("kv_cache_dtype {} is not one of bf16, f32", DTypeName(shape.dtype)),
+                fmt::format("kv_cache_dtype {} is not one of {}", DTypeName(shape.dtype), DTypeNames()),
                 "kv_cache_dtype");
   }
   return {};
+}
+
+Expected<DType> KvDTypeOf(std::string_view name) {
+  const auto found = std::ranges::find(kKvDTypes, name, &KvDTypeName::name);
+  if (found != std::end(kKvDTypes)) return found->dtype;
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("kv_cache_dtype {} is not one of auto, {}", name, DTypeNames()), "kv_cache_dtype");
 }
 
 int64_t KvBytesPerBlock(const KvShape& shape) {
@@ -39,8 +78,10 @@ int64_t KvBytesPerBlock(const KvShape& shape) {
                                               shape.head_dim, shape.v_head_dim);
 }
 
-Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks) {
+Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks, KvScales scales) {
   ATTEST_RETURN_IF_ERROR(CheckKvShape(shape));
+  ATTEST_RETURN_IF_ERROR(CheckScales("k_scales", scales.k, shape));
+  ATTEST_RETURN_IF_ERROR(CheckScales("v_scales", scales.v, shape));
   // Block ids are 32 bits, and bytes must fit 63.
   if (num_blocks < 2 || num_blocks > std::numeric_limits<int32_t>::max() ||
       num_blocks > std::numeric_limits<int64_t>::max() / KvBytesPerBlock(shape)) {
@@ -53,6 +94,10 @@ Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks
   const int64_t layer_bytes = PagedKvLayerBytes(shape.dtype, num_blocks, shape.block_size, shape.kv_heads,
                                                 shape.head_dim, shape.v_head_dim);
   KvStorage storage;
+  storage.scales_ = std::move(scales);
+  const auto scales_of = [&](const std::vector<float>& all, int layer) -> const float* {
+    return all.empty() ? nullptr : all.data() + int64_t{layer} * shape.kv_heads;
+  };
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     ATTEST_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(layer_bytes, "KV cache of one layer"));
     storage.layers_.push_back({
@@ -70,6 +115,8 @@ Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks
         .kv_heads = shape.kv_heads,
         .head_dim = shape.head_dim,
         .v_head_dim = shape.v_head_dim,
+        .k_scales = scales_of(storage.scales_.k, layer),
+        .v_scales = scales_of(storage.scales_.v, layer),
     });
     storage.buffers_.push_back(std::move(buffer));
   }

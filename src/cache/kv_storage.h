@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -20,8 +21,27 @@ struct KvShape {
   int kv_heads = 0;
   int head_dim = 0;
   int v_head_dim = 0;
-  DType dtype = DType::kBF16;  // bf16 or f32
+  DType dtype = DType::kBF16;  // one of kKvDTypes
   int block_size = 16;         // tokens: 8, 16, 32, 64 or 128
+};
+
+// What --kv-cache-dtype takes besides "auto"; fp8 is fp8_e4m3.
+struct KvDTypeName {
+  std::string_view name;
+  DType dtype;
+};
+inline constexpr KvDTypeName kKvDTypes[] = {
+    {"bf16", DType::kBF16},   {"f16", DType::kF16},         {"f32", DType::kF32},
+    {"fp8", DType::kF8E4M3},  {"fp8_e4m3", DType::kF8E4M3}, {"fp8_e5m2", DType::kF8E5M2},
+    {"int8", DType::kI8},     {"bfloat16", DType::kBF16},   {"float16", DType::kF16},
+    {"float32", DType::kF32},
+};
+// The type of a name above; kInvalidArgument lists them.
+[[nodiscard]] Expected<DType> KvDTypeOf(std::string_view name);
+
+// What a stored value is multiplied with, [num_layers, kv_heads] each; empty: 1. int8 needs them.
+struct KvScales {
+  std::vector<float> k, v;
 };
 
 // Errors name the field, its value and the allowed ones.
@@ -31,8 +51,9 @@ struct KvShape {
 
 class KvStorage {
  public:
-  // kResourceExhausted names the bytes the system refused.
-  static Expected<KvStorage> Allocate(const KvShape& shape, int64_t num_blocks);
+  // kResourceExhausted names the bytes the system refused; kInvalidArgument, scales that are not one positive
+  // number for each layer and KV head.
+  static Expected<KvStorage> Allocate(const KvShape& shape, int64_t num_blocks, KvScales scales = {});
 
   // One per layer, in order. Valid while the storage lives; moving it keeps them valid.
   [[nodiscard]] const std::vector<PagedKv>& layers() const { return layers_; }
@@ -42,6 +63,7 @@ class KvStorage {
   KvStorage() = default;
   std::vector<Buffer> buffers_;
   std::vector<PagedKv> layers_;
+  KvScales scales_;  // layers_ point into it
 };
 
 }  // namespace attest

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/version.h"
+#include "cache/kv_storage.h"
 
 namespace attest {
 namespace {
@@ -61,6 +62,12 @@ void AddModel(CLI::App& app, ModelFlags& flags) {
       "default model, SmolLM2-135M-Instruct");
 }
 
+std::vector<std::string> KvDTypeNames() {
+  std::vector<std::string> names{"auto"};
+  for (const KvDTypeName& entry : kKvDTypes) names.emplace_back(entry.name);
+  return names;
+}
+
 void AddCompute(CLI::App& app, ModelFlags& flags) {
   app.add_option("--dtype", flags.dtype, "Type of weights that are not quantised")
       ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
@@ -70,9 +77,12 @@ void AddCompute(CLI::App& app, ModelFlags& flags) {
       ->check(CLI::IsMember({"auto", "f32"}))
       ->capture_default_str();
   app.add_option("--kv-cache-dtype", flags.kv_cache_dtype,
-                 "Type of the KV cache; auto is bf16, or f32 with --compute f32")
-      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f32", "float32"}))
+                 "Type of the KV cache; auto is bf16, or f32 with --compute f32; fp8 and int8 halve it")
+      ->check(CLI::IsMember(KvDTypeNames()))
       ->capture_default_str();
+  app.add_flag(
+      "--deterministic", flags.deterministic,
+      "The same bits for a request alone and in any company: one arithmetic for every batch; slower");
   app.add_option(
       "--attention-backend", flags.attention_backend,
       "Force one attention kernel by name (see `attest kernels`); a name that cannot do a call is an error");
@@ -339,7 +349,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
   AddModel(*inspect_app, inspect.model);
   inspect_app->add_flag("--tensors", inspect.tensors, "List every tensor");
   inspect_app->add_option("--kv-cache-dtype", inspect.model.kv_cache_dtype, "Type of the KV cache")
-      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f32", "float32"}))
+      ->check(CLI::IsMember(KvDTypeNames()))
       ->capture_default_str();
   CLI::App* kernels_app =
       app.add_subcommand("kernels", "Every attention kernel, its contract, and whether this machine has it");

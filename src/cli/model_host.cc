@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cli/default_model.h"
 #include "device/memory.h"
+#include "engine/kv_calibration.h"
 #include "engine/runner.h"
 
 namespace attest {
@@ -111,11 +112,37 @@ Expected<ModelOptions> ModelOptionsOf(const ModelFlags& flags, const CpuFeatures
   if (flags.dtype == "float16") options.weight_dtype = DType::kF16;
   if (flags.dtype == "bfloat16") options.weight_dtype = DType::kBF16;
   options.block_size = flags.block_size;
+  options.deterministic = flags.deterministic;
   options.forced_attention = flags.attention_backend;
-  const bool f32_kv = flags.kv_cache_dtype == "auto" ? options.compute == ComputeMode::kPrecise
-                                                     : flags.kv_cache_dtype.find("32") != std::string::npos;
-  options.kv_dtype = f32_kv ? DType::kF32 : DType::kBF16;
+  options.kv_dtype = options.compute == ComputeMode::kPrecise ? DType::kF32 : DType::kBF16;
+  if (flags.kv_cache_dtype != "auto") {
+    ATTEST_ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeOf(flags.kv_cache_dtype));
+  }
   return options;
+}
+
+// What the model reads to find the ranges of an int8 KV cache: prose, numbers, code and other scripts, since
+// a range that one kind of text never shows would saturate on it.
+constexpr std::string_view kCalibrationText =
+    "The river had risen in the night, and by morning the lower field was a sheet of grey water. \"We should "
+    "have "
+    "moved the hay,\" she said, \"but who would have thought it in August?\" Nobody answered. In 1953, 1,836 "
+    "people "
+    "died when the dikes broke; the repairs cost 3.14% of that year's budget (about 12,700,000).\n\n"
+    "def mean(values: list[float]) -> float:\n    # An empty list has no mean.\n    if not values:\n        "
+    "raise "
+    "ValueError(\"no values\")\n    return sum(values) / len(values)\n\n"
+    "{\"id\": 17, \"name\": \"K\\u00f6ln\", \"tags\": [\"a\", \"b\"], \"ok\": true}\n\n"
+    "1. Heat the oven to 200 C.  2. Mix flour, butter & sugar.  3. Bake for 25 minutes!\n"
+    "Der Zug f\u00e4hrt um acht Uhr ab. O\u00f9 est la gare? \u041f\u0440\u0438\u0432\u0435\u0442, "
+    "\u043c\u0438\u0440. \u4f60\u597d\uff0c\u4e16\u754c\u3002 E = mc^2; x <- y + 1; "
+    "https://example.org/a?b=c#d\n"
+    "Question: Why is the sky blue? Answer: Because air scatters short waves of light more than long ones.";
+
+Expected<KvScales> Calibrate(Model& model, const TextAssets& text, ThreadTeam& team) {
+  std::vector<int32_t> tokens = text.tokenizer->Encode(kCalibrationText);
+  if (tokens.empty()) tokens.push_back(model.config().bos_id.value_or(0));
+  return CalibrateKvScales(model, tokens, team);
 }
 
 Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
@@ -135,6 +162,9 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   LoadProgress progress(host->name_);
   options.progress = [&](int64_t done, int64_t total) { progress.Show(done, total); };
   ATTEST_ASSIGN_OR_RETURN(host->model_, Model::Load(*checkpoint, options, *host->team_));
+  if (options.kv_dtype == DType::kI8) {
+    ATTEST_ASSIGN_OR_RETURN(host->kv_scales_, Calibrate(*host->model_, host->text_, *host->team_));
+  }
   ATTEST_ASSIGN_OR_RETURN(host->kv_sizing_, SizeKv(flags, *host->model_));
 
   EngineOptions& engine = host->engine_options_;
@@ -147,6 +177,7 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   engine.vocab_size = config.vocab_size;
   engine.long_prefill_tokens = flags.long_prefill_token_threshold;
   engine.prefix_caching = flags.prefix_caching;
+  engine.deterministic = flags.deterministic;
   engine.policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
   engine.cache_key = fmt::format("{} with KV in {}", host->path_.string(),
@@ -160,14 +191,16 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
                       static_cast<double>(host->model_->weight_bytes()) / kMib, host->team_->size(),
                       cpu.brand, DescribeCpu(cpu)));
   LogInfo(host->kv_sizing_.words);
+  if (flags.deterministic)
+    LogInfo("deterministic: a request's logits are the same bits alone and in any company");
   for (const auto& [phase, kernel] : host->AttentionKernels())
     LogInfo(fmt::format("attention: {} runs {}", phase, kernel));
   return host;
 }
 
 Expected<std::unique_ptr<Engine>> ModelHost::StartEngine(EngineObserver* observer, Sentinel* sentinel) {
-  ATTEST_ASSIGN_OR_RETURN(KvStorage kv,
-                          KvStorage::Allocate(ModelRunner::KvShapeOf(*model_), kv_sizing_.num_blocks));
+  ATTEST_ASSIGN_OR_RETURN(
+      KvStorage kv, KvStorage::Allocate(ModelRunner::KvShapeOf(*model_), kv_sizing_.num_blocks, kv_scales_));
   ATTEST_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                           ModelRunner::Create(*model_, std::move(kv), *team_, sentinel));
   return Engine::Start(engine_options_, std::move(runner), observer);

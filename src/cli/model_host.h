@@ -48,6 +48,7 @@ class ModelHost {
   TextAssets text_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Model> model_;
+  KvScales kv_scales_;  // of an int8 cache
   KvSizing kv_sizing_;
   EngineOptions engine_options_;
 };

@@ -16,7 +16,7 @@ struct ModelFlags {
   std::string model;                    // folder, .gguf file or org/name; "" is the default model
   std::string dtype = "auto";           // auto, float32, float16, bfloat16: of weights that are not quantised
   std::string compute = "auto";         // auto, f32
-  std::string kv_cache_dtype = "auto";  // auto, bf16, f32
+  std::string kv_cache_dtype = "auto";  // auto or a name of kKvDTypes
   std::string attention_backend;        // kernel name; "" lets the contract choose
   std::string chat_template;            // file with a Jinja template instead of the model's own
   int block_size = 16;                  // tokens
@@ -27,6 +27,7 @@ struct ModelFlags {
   int32_t long_prefill_token_threshold = 0;  // tokens; 0: three quarters of the budget of a step
   std::string scheduling_policy = "fcfs";    // fcfs, priority
   bool prefix_caching = true;
+  bool deterministic = false;
   double kv_cache_gib = 0.0;  // 0: sized from free memory
   int tensor_parallel_size = 1;
 };

@@ -35,6 +35,7 @@ struct EngineOptions {
   int32_t long_prefill_tokens = 0;
   int64_t vocab_size = 0;
   bool prefix_caching = true;
+  bool deterministic = false;  // what the runner was made to be; only reported
   std::string cache_key =
       {};  // what the K and V depend on besides the tokens: the model, the type of its cache
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;

@@ -37,6 +37,15 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStora
                       layer.block_size, want.kv_heads, want.head_dim, want.v_head_dim, DTypeName(want.dtype),
                       want.block_size));
     }
+    const AttentionSpec& spec = model.attention_spec();
+    if ((layer.k_scales != nullptr) != spec.has_k_descale ||
+        (layer.v_scales != nullptr) != spec.has_v_descale) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the KV cache has {}, the model's {} cache needs {}",
+                              layer.k_scales != nullptr ? "scales" : "no scales", DTypeName(want.dtype),
+                              spec.has_k_descale ? "them" : "none"),
+                  "kv_scales");
+    }
   }
   return std::unique_ptr<ModelRunner>(new ModelRunner(model, std::move(kv), team, sentinel));
 }
@@ -51,6 +60,13 @@ Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
                           PlanAttention(router_, model_.attention_spec(), lengths, team_.size()));
   if (sentinel_ != nullptr) sentinel_->BeginStep();
   model_.Forward(batch, *plan, kv_.layers(), logits, team_);
+  if (model_.lost_nans() > 0) {
+    return Fail(
+        ErrorCode::kInternal,
+        fmt::format("{} keys or values of this step are not numbers, which the {} KV cache cannot hold",
+                    model_.lost_nans(), DTypeName(model_.attention_spec().kv_dtype)),
+        "kv_cache");
+  }
   routes_ = PlannedRoutes(*plan);
   return {};
 }

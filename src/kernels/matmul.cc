@@ -28,23 +28,24 @@ struct PathEntry {
   const MatMulPath* path;
   CpuIsa isa;
   bool precise;  // every product in f32
+  bool rowwise;  // can do PackOptions::rowwise
 };
 
 // Best first.
 constexpr PathEntry kPaths[] = {
 #if defined(__x86_64__)
-    {&kMatMulAmx, CpuIsa::kAmx, false},
-    {&kMatMulAvx512Bf16, CpuIsa::kAvx512Bf16, false},
-    {&kMatMulAvx512Vnni, CpuIsa::kAvx512Vnni, false},
-    {&kMatMulAvx512, CpuIsa::kAvx512, true},
-    {&kMatMulAvx2, CpuIsa::kAvx2, false},
-    {&kMatMulAvx2Precise, CpuIsa::kAvx2, true},
+    {&kMatMulAmx, CpuIsa::kAmx, false, false},
+    {&kMatMulAvx512Bf16, CpuIsa::kAvx512Bf16, false, false},
+    {&kMatMulAvx512Vnni, CpuIsa::kAvx512Vnni, false, true},
+    {&kMatMulAvx512, CpuIsa::kAvx512, true, true},
+    {&kMatMulAvx2, CpuIsa::kAvx2, false, true},
+    {&kMatMulAvx2Precise, CpuIsa::kAvx2, true, true},
 #elif defined(__aarch64__)
-    {&kMatMulNeonI8mm, CpuIsa::kNeonI8mm, false},
-    {&kMatMulNeonDot, CpuIsa::kNeonDot, false},
-    {&kMatMulNeon, CpuIsa::kNeon, true},
+    {&kMatMulNeonI8mm, CpuIsa::kNeonI8mm, false, false},
+    {&kMatMulNeonDot, CpuIsa::kNeonDot, false, false},
+    {&kMatMulNeon, CpuIsa::kNeon, true, false},
 #endif
-    {&kMatMulPortable, CpuIsa::kPortable, true},
+    {&kMatMulPortable, CpuIsa::kPortable, true, true},
 #if defined(ATTEST_TEST_PATHS)  // tests/emulated: behind the path that takes everything, reached by name only
     ATTEST_TEST_PATHS
 #endif
@@ -63,6 +64,14 @@ bool WorthChoosing(const PathEntry& entry, const CpuFeatures& cpu) {
 Expected<const MatMulPath*> ChoosePath(const PackedMatrix::PackOptions& options) {
   for (const PathEntry& entry : kPaths) {
     if (options.compute == ComputeMode::kPrecise && !entry.precise) continue;
+    if (options.rowwise && !entry.rowwise) {
+      if (options.forced_kernel != entry.path->name) continue;
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("matmul kernel \"{}\" multiplies few and many rows differently, which rowwise "
+                              "products exclude",
+                              options.forced_kernel),
+                  "matmul_kernel");
+    }
     if (options.forced_kernel.empty()) {
       if (WorthChoosing(entry, options.cpu)) return entry.path;
     } else if (options.forced_kernel == entry.path->name) {
@@ -116,6 +125,7 @@ struct Segment {
 
 struct PackedMatrix::Impl {
   const MatMulPath* path = nullptr;
+  bool rowwise = false;
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t num_tiles = 0;
@@ -164,6 +174,7 @@ Expected<PackedMatrix> PackedMatrix::Pack(std::span<const StoredMatrix> parts, c
   ATTEST_ASSIGN_OR_RETURN(const MatMulPath* path, ChoosePath(options));
   auto impl = std::make_unique<Impl>();
   impl->path = path;
+  impl->rowwise = options.rowwise;
   impl->cols = parts[0].cols;
   int64_t size_bytes = 0;
   std::vector<size_t> last_part;  // of each segment, exclusive
@@ -343,6 +354,7 @@ void MatMul(const PackedMatrix& matrix, const MatMulArgs& args, MatMulScratch& s
                    .y_stride = args.y.stride[0],
                    .bias = args.bias == nullptr ? nullptr : args.bias + column,
                    .add = args.epilogue == MatMulEpilogue::kAdd,
+                   .rowwise = w.rowwise,
                    .scratch = panels});
     }
   });

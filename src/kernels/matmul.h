@@ -39,6 +39,9 @@ class PackedMatrix {
     ComputeMode compute = ComputeMode::kFast;
     BufferArena* arena = nullptr;  // where the bytes lie; must outlive the matrix. nullptr: pages of its own
     std::string forced_kernel;     // a name of MatMulKernels(compute); "" takes the best this CPU has
+    // A row's bits do not depend on how many rows are multiplied with it: one order of sums for every number
+    // of rows. Leaves out the kernels that switch to bf16 when there are many.
+    bool rowwise = false;
   };
 
   PackedMatrix();
@@ -121,8 +124,8 @@ class MatMulScratch {
 // What a row's result depends on: its own x, W, bias and the kernel; never on values of other rows. The
 // number of rows may select another instruction sequence, so the same row in batches of different sizes
 // agrees to rounding (f32 sums in another order; with the bf16 kernels, bf16 against 16-bit activations), not
-// to the bit. A row of x that holds NaN or infinity gives a row of y that is not finite: nothing is hidden by
-// rounding to integers. Values of x below 2^-100 may count as 0.
+// to the bit, unless W was packed rowwise. A row of x that holds NaN or infinity gives a row of y that is not
+// finite: nothing is hidden by rounding to integers. Values of x below 2^-100 may count as 0.
 void MatMul(const PackedMatrix& w, const MatMulArgs& args, MatMulScratch& scratch, ThreadTeam& team);
 
 }  // namespace attest

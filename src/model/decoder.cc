@@ -148,7 +148,7 @@ void Decoder::RunLayer(int index, const StepBatch& batch, const AttentionPlan& p
   ApplyRope(Heads(qkv, 0, config_.q_heads + config_.kv_heads, head_dim),
             View<const float, 2>::Dense(run_.rope, {tokens, config_.rope.rotary_dim}), team);
   Mark(ForwardStage::kRope);
-  AppendKv(k, v, batch.slots, kv, team);
+  lost_nans_ += AppendKv(k, v, batch.slots, kv, team);
   Mark(ForwardStage::kKvWrite);
   const View<float, 2> attention = Rows(run_.attention, tokens, q_width);
   const AttendArgs attend{.q = q, .out = Heads(attention, 0, config_.q_heads, head_dim), .kv = &kv};
@@ -215,6 +215,7 @@ void Decoder::Forward(const StepBatch& batch, const AttentionPlan& plan, const s
   const Status reserved = Reserve(tokens, std::max<int64_t>(rows, 1), team);  // Logits wants at least one
   ATTEST_CHECK(reserved.has_value());  // callers that must survive this call Reserve first
   run_.last_tokens = tokens;
+  lost_nans_ = 0;
 
   if (stage_times_ != nullptr) {
     last_mark_ns_ = NowNs();

@@ -28,6 +28,7 @@ class Decoder final : public Model {
   void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
                View<float, 2> logits, ThreadTeam& team) override;
   void Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) override;
+  [[nodiscard]] int64_t lost_nans() const override { return lost_nans_; }
 
  private:
   // Activations of one step, f32, row-major. Views into `storage`, sized for `tokens` and `logit_rows`.
@@ -61,6 +62,7 @@ class Decoder final : public Model {
   StageTimes* stage_times_ = nullptr;
   Sentinel* sentinel_ = nullptr;
   int64_t last_mark_ns_ = 0;
+  int64_t lost_nans_ = 0;  // by the last Forward
 };
 
 }  // namespace attest

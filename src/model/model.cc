@@ -61,6 +61,8 @@ AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& opt
   spec.block_size = options.block_size;
   spec.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   spec.precise = options.compute == ComputeMode::kPrecise;
+  spec.rowwise = options.deterministic;
+  spec.has_k_descale = spec.has_v_descale = options.kv_dtype == DType::kI8;
   return spec;
 }
 
@@ -75,6 +77,7 @@ Expected<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const
   LoadWeightsOptions load;
   load.pack.cpu = options.cpu;
   load.pack.compute = options.compute;
+  load.pack.rowwise = options.deterministic;
   load.plain_dtype = options.weight_dtype;
   load.progress = options.progress;
   ATTEST_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(checkpoint, load, config, team));

@@ -31,6 +31,9 @@ struct ModelOptions {
       weight_dtype;  // f32, f16 or bf16 for matrices that are not quantised; unset keeps theirs
   DType kv_dtype = DType::kBF16;
   int block_size = 16;
+  // Every row of a step is computed as if it were alone: its bits do not depend on its batch, on how its
+  // sequence was cut into steps, or on the number of threads.
+  bool deterministic = false;
   std::string forced_attention;  // kernel name, "" lets the contract choose
   // Called during load with bytes done and bytes in all; may be empty.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
@@ -96,6 +99,9 @@ class Model {
   // Logits of further token rows of the last Forward, any rows in any order, into logits [rows, vocab_size].
   // REQUIRES: the rows are rows of that step.
   virtual void Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) = 0;
+  // NaNs in K or V of the last Forward that the KV cache cannot hold (int8): unless this is 0, later steps
+  // would read numbers where there are none, so the step must not be committed.
+  [[nodiscard]] virtual int64_t lost_nans() const { return 0; }
 };
 
 }  // namespace attest

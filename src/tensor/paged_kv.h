@@ -37,6 +37,9 @@ struct PagedKv {
   int kv_heads = 0;
   int head_dim = 0;
   int v_head_dim = 0;
+  // value = stored * scale of its KV head, [kv_heads]; nullptr: 1. The writer of pages divides by it.
+  const float* k_scales = nullptr;
+  const float* v_scales = nullptr;
 };
 
 // Logical block -> physical block, one row per sequence. Row r is at ids + r * row_stride.

@@ -178,14 +178,15 @@ TEST_P(FastKernels, RefuseWhatTheyCannotDoWithTheValue) {
   EXPECT_TRUE(refuses(with([](auto& s) { s.head_dim = 36; }), "head_dim"));
   EXPECT_TRUE(refuses(with([](auto& s) { s.head_dim = 512; }), "head_dim"));
   EXPECT_TRUE(refuses(with([](auto& s) { s.v_head_dim = 12; }), "v_head_dim"));
-  EXPECT_TRUE(refuses(with([](auto& s) { s.kv_dtype = DType::kF16; }), "kv_dtype"));
   EXPECT_TRUE(refuses(with([](auto& s) { s.q_dtype = DType::kBF16; }), "q_dtype"));
   EXPECT_TRUE(refuses(with([](auto& s) { s.out_dtype = DType::kBF16; }), "out_dtype"));
-  EXPECT_TRUE(refuses(with([](auto& s) { s.has_k_descale = true; }), "k_descale"));
+  EXPECT_EQ(refuses(with([](auto& s) { s.rowwise = true; }), "rowwise"), !GetParam()->contract.rowwise);
   EXPECT_TRUE(refuses(with([](auto& s) { s.window_left = 8, s.sink_tokens = 2; }), "sink_tokens"));
   const bool rounds = GetParam()->contract.arithmetic == AttentionArithmetic::kBf16;
   EXPECT_EQ(refuses(with([](auto& s) { s.precise = true; }), "precise"), rounds);
+  // bf16 words hold fp8 and int8 values exactly, but not these.
   EXPECT_EQ(refuses(with([](auto& s) { s.kv_dtype = DType::kF32; }), "kv_dtype"), rounds);
+  EXPECT_EQ(refuses(with([](auto& s) { s.kv_dtype = DType::kF16; }), "kv_dtype"), rounds);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FastKernels, ::testing::ValuesIn(RunnableFastKernels()),

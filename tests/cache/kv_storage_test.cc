@@ -71,7 +71,7 @@ TEST(KvStorage, RefusesAShapeItCannotHoldAndNamesTheField) {
     EXPECT_EQ(field_of(shape), "block_size") << size;
   }
   shape = kShape;
-  shape.dtype = DType::kF8E4M3;
+  shape.dtype = DType::kQ8_0;
   EXPECT_EQ(field_of(shape), "kv_cache_dtype");
   shape = kShape;
   shape.num_layers = 0;

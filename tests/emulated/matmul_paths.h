@@ -26,6 +26,6 @@ const MatMulPath kEmulatedAvx512 = Named(kMatMulAvx512Emulated, "avx512_emulated
 }  // namespace
 }  // namespace attest
 
-#define ATTEST_TEST_PATHS                                                              \
-  {&kEmulatedAmx, CpuIsa::kAvx2, false}, {&kEmulatedAvx512Bf16, CpuIsa::kAvx2, false}, \
-      {&kEmulatedAvx512Vnni, CpuIsa::kAvx2, false}, {&kEmulatedAvx512, CpuIsa::kAvx2, true},
+#define ATTEST_TEST_PATHS                                                                            \
+  {&kEmulatedAmx, CpuIsa::kAvx2, false, false}, {&kEmulatedAvx512Bf16, CpuIsa::kAvx2, false, false}, \
+      {&kEmulatedAvx512Vnni, CpuIsa::kAvx2, false, true}, {&kEmulatedAvx512, CpuIsa::kAvx2, true, true},

@@ -56,6 +56,7 @@ using U16x16 = uint16_t __attribute__((vector_size(32)));
 using I16x32 = int16_t __attribute__((vector_size(64)));
 using U16x32 = uint16_t __attribute__((vector_size(64)));
 using I8x16 = int8_t __attribute__((vector_size(16)));
+using U8x16 = uint8_t __attribute__((vector_size(16)));
 using I8x32 = int8_t __attribute__((vector_size(32)));
 using U8x64 = uint8_t __attribute__((vector_size(64)));
 using F64x16 = double __attribute__((vector_size(128)));
@@ -274,6 +275,18 @@ ATTEST_EMULATED __m512i _mm512_cvtepu16_epi32(__m256i a) {
 }
 ATTEST_EMULATED __m256i _mm256_cvtepu16_epi32(__m128i a) {
   return (__m256i) __builtin_convertvector((U16x8)a, U32x8);
+}
+ATTEST_EMULATED __m256i _mm256_and_si256(__m256i a, __m256i b) { return a & b; }
+ATTEST_EMULATED __m256i _mm256_set1_epi16(short a) { return (__m256i)(a - I16x16{}); }
+ATTEST_EMULATED __m256i _mm256_cmpeq_epi16(__m256i a, __m256i b) { return (__m256i)((I16x16)a == (I16x16)b); }
+ATTEST_EMULATED __m256i _mm256_slli_epi16(__m256i a, int n) {
+  return (__m256i)((U16x16)a << static_cast<uint16_t>(n));
+}
+ATTEST_EMULATED __m256i _mm256_cvtepi8_epi16(__m128i a) {
+  return (__m256i) __builtin_convertvector((I8x16)a, I16x16);
+}
+ATTEST_EMULATED __m256i _mm256_cvtepu8_epi16(__m128i a) {
+  return (__m256i) __builtin_convertvector((U8x16)a, U16x16);
 }
 ATTEST_EMULATED __m512i _mm512_cvtepi8_epi16(__m256i a) {
   return (__m512i) __builtin_convertvector((I8x32)a, I16x32);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <random>
@@ -393,6 +394,53 @@ TEST(MatMul, ARowDoesNotDependOnTheValuesOfOtherRows) {
       }
     }
   }
+}
+
+// Packed rowwise, a row has the same bits whatever its number of companions, its place among them and the
+// team.
+TEST(MatMul, RowwiseARowHasTheSameBitsAmongAnyNumberOfRows) {
+  Team teams;
+  constexpr int64_t kRows = 70, kOutputs = 40;
+  int ran = 0;
+  for (const DType dtype :
+       {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kQ6_K, DType::kF32, DType::kBF16}) {
+    const int64_t cols = IsQuantised(dtype) ? 1536 : 1100;  // several panels of every path
+    const RandomWeights w = MakeWeights(dtype, kOutputs, cols, 12);
+    const Activations x = MakeActivations(kRows, cols, 13);
+    for (const auto& [kernel, mode] : Kernels()) {
+      const StoredMatrix parts[] = {Stored(w)};
+      const auto packed = PackedMatrix::Pack(
+          parts, {.cpu = DetectCpu(), .compute = mode, .forced_kernel = kernel, .rowwise = true}, teams.two);
+      if (!packed) {
+        EXPECT_TRUE(kernel == "amx" || kernel == "avx512_bf16") << packed.error().message;
+        EXPECT_THAT(packed.error().message, HasSubstr("rowwise"));
+        continue;
+      }
+      ++ran;
+      const Product all = Multiply(*packed, x, kRows, teams.three);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 25, 64}) {
+        for (const int64_t first : {int64_t{0}, int64_t{5}}) {
+          Activations part{.rows = rows, .cols = cols, .storage = {}};
+          part.storage.assign(x.row(first), x.row(first) + rows * x.stride());
+          const Product some = Multiply(*packed, part, rows, rows % 2 == 0 ? teams.one : teams.two);
+          for (int64_t m = 0; m < rows; ++m) {
+            ASSERT_EQ(std::memcmp(&all.y[static_cast<size_t>((first + m) * all.stride)],
+                                  &some.y[static_cast<size_t>(m * some.stride)], kOutputs * sizeof(float)),
+                      0)
+                << packed->kernel_name() << ", row " << m << " of " << rows;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(ran, 6);
+  // Without a name the choice leaves out what is not rowwise.
+  const RandomWeights w = MakeWeights(DType::kQ4_1, 16, 64, 12);
+  const StoredMatrix parts[] = {Stored(w)};
+  const auto chosen =
+      PackedMatrix::Pack(parts, {.cpu = DetectCpu(), .forced_kernel = "", .rowwise = true}, teams.two);
+  ASSERT_TRUE(chosen.has_value()) << chosen.error().message;
+  EXPECT_EQ(chosen->kernel_name().find("bf16"), std::string::npos);
 }
 
 TEST(MatMul, InfinityInARowIsNotHidden) {

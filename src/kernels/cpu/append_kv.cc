@@ -126,18 +126,16 @@ int64_t AppendKvRows(const KvRows& rows, const PagedKv& kv, int64_t row_begin, i
   return 0;
 }
 
-void AppendKvRows(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
-                  const PagedKv& kv, int64_t row_begin, int64_t row_end) {
-  ATTEST_CHECK(kv.dtype != DType::kI8);  // a NaN would be lost without a word
-  const int64_t lost = AppendKvRows({.k = Bytes(k),
-                                     .v = Bytes(v),
-                                     .dtype = DType::kF32,
-                                     .slots = slots,
-                                     .k_scale = {},
-                                     .v_scale = {},
-                                     .seqs = {}},
-                                    kv, row_begin, row_end);
-  ATTEST_CHECK_EQ(lost, 0);
+int64_t AppendKvRows(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
+                     const PagedKv& kv, int64_t row_begin, int64_t row_end) {
+  return AppendKvRows({.k = Bytes(k),
+                       .v = Bytes(v),
+                       .dtype = DType::kF32,
+                       .slots = slots,
+                       .k_scale = {.data = kv.k_scales, .seq_stride = 0, .head_stride = 1},
+                       .v_scale = {.data = kv.v_scales, .seq_stride = 0, .head_stride = 1},
+                       .seqs = {}},
+                      kv, row_begin, row_end);
 }
 
 void CopyKvBlocks(std::span<const BlockCopy> copies, const PagedKv& kv) {

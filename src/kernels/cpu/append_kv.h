@@ -33,9 +33,9 @@ struct KvRows {
 // fp8 or int8; slots and seqs in range.
 [[nodiscard]] int64_t AppendKvRows(const KvRows& rows, const PagedKv& kv, int64_t row_begin, int64_t row_end);
 
-// The same for f32 rows without scales, as the engine has them. REQUIRES: the pages are not int8.
-void AppendKvRows(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
-                  const PagedKv& kv, int64_t row_begin, int64_t row_end);
+// The same for f32 rows and the scales of the pages, as the engine has them.
+int64_t AppendKvRows(View<const float, 3> k, View<const float, 3> v, std::span<const int64_t> slots,
+                     const PagedKv& kv, int64_t row_begin, int64_t row_end);
 
 // One copy of a block, K and V of every head and slot.
 struct BlockCopy {

@@ -14,4 +14,11 @@ const AttentionKernel kAttentionDecodeNeon = {
     .thread_scratch_bytes = &Kernel::ThreadScratchBytes,
 };
 
+const AttentionKernel kAttentionRowwiseNeon = {
+    .run = &Kernel::Run,
+    .row_tile = &Kernel::LongRowTile,
+    .thread_scratch_bytes = &Kernel::ThreadScratchBytes,
+    .can_split_kv = false,
+};
+
 }  // namespace attest

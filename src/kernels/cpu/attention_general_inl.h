@@ -414,12 +414,15 @@ void Run(const AttentionParams& params, const AttentionWorkItem& item, const Att
   const DType kv_dtype = params.paged != nullptr ? params.paged->dtype : params.contiguous->dtype;
   const float scale = params.scale * params.k_descale.at(item.seq, item.kv_head);
 
-  for (int32_t key = item.kv_begin; key < item.kv_end; key += kKeyTile) {
+  // Tiles lie at absolute multiples of their size, so that a row's sums do not depend on where the first key
+  // of the rows beside it is.
+  for (int32_t key = item.kv_begin / kKeyTile * kKeyTile; key < item.kv_end; key += kKeyTile) {
+    const int32_t tile_begin = key < item.kv_begin ? item.kv_begin : key;
     const int32_t tile_end = item.kv_end - key < kKeyTile ? item.kv_end : key + kKeyTile;
     // The keys of this tile that some row sees; nothing else is read.
     uint32_t wanted = 0;
-    const auto bits = [key, tile_end](int32_t begin, int32_t end) -> uint32_t {
-      if (begin < key) begin = key;
+    const auto bits = [key, tile_begin, tile_end](int32_t begin, int32_t end) -> uint32_t {
+      if (begin < tile_begin) begin = tile_begin;
       if (end > tile_end) end = tile_end;
       if (begin >= end) return 0;
       const uint64_t ones = (uint64_t{1} << (end - begin)) - 1;
@@ -439,8 +442,8 @@ void Run(const AttentionParams& params, const AttentionWorkItem& item, const Att
     }
 
     const Tile tile{.params = &params, .kv_len = kv_len, .key = key};
-    const auto range = [key, tile_end](int32_t begin, int32_t end, int& from, int& to) {
-      from = (begin < key ? key : begin) - key;
+    const auto range = [key, tile_begin, tile_end](int32_t begin, int32_t end, int& from, int& to) {
+      from = (begin < tile_begin ? tile_begin : begin) - key;
       to = (end > tile_end ? tile_end : end) - key;
       return from < to;
     };
@@ -449,7 +452,7 @@ void Run(const AttentionParams& params, const AttentionWorkItem& item, const Att
       // Four rows at once where all of them see the whole tile; single rows at its masked edges, each over
       // its own keys only.
       const int32_t last_token = (row + kRowBlock - 1) / group;
-      bool whole = row + kRowBlock <= l.rows && tile_end - key == kKeyTile;
+      bool whole = row + kRowBlock <= l.rows && tile_end - tile_begin == kKeyTile;
       for (int32_t token = row / group; whole && token <= last_token; ++token) {
         const VisibleKeys seen = VisibleKeysOf(params.mask, first_p + token, kv_len);
         whole = seen.begin <= key && seen.end >= tile_end;

@@ -346,7 +346,7 @@ void Run(const AttentionParams& params, const AttentionWorkItem& item, const Att
   const int64_t rows = AttentionItemRows(params, item);
   for (int64_t row = 0; row < rows; row += kMaxTileRows) {
     BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)), &tile);
-    ATTEST_KERNEL_CHECK(tile.kv_is_bf16, ==, true);
+    ATTEST_KERNEL_CHECK(static_cast<int>(tile.kv_dtype), ==, static_cast<int>(DType::kBF16));
     RunTile(tile, AttentionThreadScratch(scratch));
   }
 }

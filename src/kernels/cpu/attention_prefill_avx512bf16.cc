@@ -5,9 +5,11 @@ namespace attest {
 namespace {
 
 // bf16 products with f32 sums (vdpbf16ps): a word holds two dims of a query or key row, or the same dim of
-// two value rows. Queries and weights are rounded to bf16; K and V are bf16 already.
+// two value rows. Queries and weights are rounded to bf16; K and V are bf16, or fp8 or int8 and so bf16
+// values.
 struct Bf16Arithmetic : Bf16Words {
   using V = Avx512Vec;
+  static constexpr bool kReadsBytes = true;
   using F = V::F;
   static F MulAdd(F a, F b, F c) {
     return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
@@ -33,6 +35,24 @@ struct Bf16Arithmetic : Bf16Words {
       const __m512i odd =
           _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[1] + d)));
       _mm512_storeu_si512(packed + d, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+    }
+  }
+  // fp8 and int8 values are bf16 values.
+  template <class KvT>
+  static void PackKeyRows(const KvT* const* rows, int dim, float* packed) {
+    for (int d = 0; d < dim; d += 32) {
+      _mm512_storeu_si512(packed + d / 2,
+                          (__m512i)_mm512_cvtne2ps_pbh(V::Widen(rows[0] + d + 16), V::Widen(rows[0] + d)));
+    }
+  }
+  template <class KvT>
+  static void PackValueRows(const KvT* const* rows, int dim, float* packed) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    for (int d = 0; d < dim; d += 16) {
+      const __m512i even = _mm512_castps_si512(V::Widen(rows[0] + d));
+      const __m512i odd = _mm512_castps_si512(V::Widen(rows[1] + d));
+      _mm512_storeu_si512(packed + d,
+                          _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, high)));
     }
   }
   // Weights are >= 0 and finite or NaN; adding half a unit rounds to nearest (ties up).

@@ -3,9 +3,10 @@
 //
 // Rows are the GQA group of one KV head (times a few tokens for uniform multi-token decode), so K and V are
 // read from memory once per group. Dims sit in vector lanes, in the pages' own order: nothing is transposed
-// or copied, bf16 is widened in registers by a shift and a mask, which leaves even and odd dims in two
-// vectors; q is packed in that order and the output is put back at the end. Scores of a tile of 64 keys are
-// reduced four at a time; softmax has keys in lanes. docs/kernels/attention_decode_f32.md has the numbers.
+// or copied. Stored types are widened in registers: bf16 by a shift and a mask, which leaves even and odd
+// dims in two vectors (q is packed in that order and the output is put back at the end), f16 and fp8 through
+// f16. Scores of a tile of 64 keys are reduced four at a time; softmax has keys in lanes.
+// docs/kernels/attention_decode_f32.md has the numbers.
 //
 // Include only from files compiled for the instruction set.
 #pragma once
@@ -181,7 +182,7 @@ struct DecodeTile {
         for (int d = 0; d < t.v_head_dim; ++d) {
           const int in_pair = d % kPair;
           // o is in the order of WidenFirst and WidenSecond: bf16 keeps even and odd dims apart.
-          const int at = sizeof(KvT) == 2 ? in_pair / 2 + in_pair % 2 * kLanes : in_pair;
+          const int at = kEvenThenOdd<KvT> ? in_pair / 2 + in_pair % 2 * kLanes : in_pair;
           o[d - in_pair + at] += weight * ValueOf(hidden.rows[i][d]);
         }
       }
@@ -211,6 +212,21 @@ struct DecodeTile {
     if (d < t.v_head_dim) Values<kR, 1>(s, keys, b.v[now], d, o, t.v_head_dim);
   }
 
+  // The rows of keys [first, first + keys), whole blocks of kKeys. Keys before the tile's first are not read:
+  // its K row and zeros stand for them, and the mask hides them.
+  static void FindTile(const AttentionTile& t, int32_t first, int keys, const KvT** k, const KvT** v) {
+    const int skipped = MinInt(MaxInt(t.begin - first, 0), keys);
+    FindKeyRows(t, first + skipped, keys - skipped, 1, k + skipped, v + skipped);
+    for (int i = 0; i < skipped; ++i) {
+      k[i] = k[skipped];
+      v[i] = kZeroRow<KvT>;
+    }
+    for (int i = keys; i % kKeys != 0; ++i) {
+      k[i] = k[keys - 1];
+      v[i] = kZeroRow<KvT>;
+    }
+  }
+
   static void Run(const AttentionTile& t, std::byte* scratch) {
     ATTEST_KERNEL_CHECK(t.head_dim % kPair, ==, 0);  // Scores and Values step by whole pairs
     ATTEST_KERNEL_CHECK(t.v_head_dim % kPair, ==, 0);
@@ -221,7 +237,7 @@ struct DecodeTile {
       for (int d = 0; d < t.head_dim; d += kPair) {
         F first = V::Mul(V::Load(t.rows[row].q + d), sign);
         F second = V::Mul(V::Load(t.rows[row].q + d + kLanes), sign);
-        if constexpr (sizeof(KvT) == 2) V::Deinterleave(&first, &second);
+        if constexpr (kEvenThenOdd<KvT>) V::Deinterleave(&first, &second);
         V::Store(q + d, first);
         V::Store(q + d + kLanes, second);
       }
@@ -231,12 +247,16 @@ struct DecodeTile {
       b.max[row] = kNoMax;
     }
     int now = 0;
-    int keys = MinInt(kTile, t.end - t.begin);
-    FindKeyRows(t, t.begin, keys, kKeys, b.k[now], b.v[now]);
-    for (int32_t first = t.begin; first < t.end; first += keys, now ^= 1) {
+    // Tiles lie at absolute multiples of 64 keys, so that a row's sums do not depend on where the first key
+    // of the rows beside it is.
+    const int32_t begin =
+        t.begin < t.end ? t.begin / kTile * kTile : t.end;  // rounded down; no keys, no tile
+    int keys = MinInt(kTile, t.end - begin);
+    FindTile(t, begin, keys, b.k[now], b.v[now]);
+    for (int32_t first = begin; first < t.end; first += keys, now ^= 1) {
       keys = MinInt(kTile, t.end - first);
       const int next_keys = MinInt(kTile, t.end - first - keys);
-      FindKeyRows(t, first + keys, next_keys, kKeys, b.k[now ^ 1], b.v[now ^ 1]);
+      FindTile(t, first + keys, next_keys, b.k[now ^ 1], b.v[now ^ 1]);
       HiddenValues<KvT, kTile> hidden;
       hidden.SetAside(t, first, keys, b.v[now]);
       int row = 0;
@@ -258,7 +278,7 @@ struct DecodeTile {
       for (int d = 0; d < t.v_head_dim; d += kPair) {
         F first = V::Mul(V::Load(o + d), V::Set1(factor));
         F second = V::Mul(V::Load(o + d + kLanes), V::Set1(factor));
-        if constexpr (sizeof(KvT) == 2) V::Interleave(&first, &second);
+        if constexpr (kEvenThenOdd<KvT>) V::Interleave(&first, &second);
         V::Store(r.out + d, first);
         V::Store(r.out + d + kLanes, second);
       }
@@ -278,7 +298,7 @@ struct DecodeTile {
   }
 };
 
-// The launch functions of a kernel over vector type V.
+// The launch functions of the decode and the rowwise kernel over vector type V.
 template <class V>
 struct DecodeKernel {
   static void Run(const AttentionParams& params, const AttentionWorkItem& item,
@@ -289,10 +309,11 @@ struct DecodeKernel {
       BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)),
                          &tile);
       std::byte* bytes = AttentionThreadScratch(scratch);
-      tile.kv_is_bf16 ? DecodeTile<V, Bf16Bits>::Run(tile, bytes) : DecodeTile<V, float>::Run(tile, bytes);
+      WithKvType(tile.kv_dtype, [&]<class KvT>(const KvT*) { DecodeTile<V, KvT>::Run(tile, bytes); });
     }
   }
   static int32_t RowTile(const AttentionShape&) { return kDecodeMaxTokens; }
+  static int32_t LongRowTile(const AttentionShape& shape) { return AttentionRowTile(shape); }
   static int64_t ThreadScratchBytes(const AttentionShape& shape) {
     return DecodeTile<V, float>::ScratchBytes(shape.head_dim, shape.v_head_dim);
   }

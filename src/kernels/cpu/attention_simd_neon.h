@@ -65,10 +65,37 @@ struct NeonVec {
   // kLanes consecutive values.
   static F Widen(const float* p) { return Load(p); }
   static F Widen(const Bf16Bits* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+  static F Widen(const F16Bits* p) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
+  }
+  static F Widen(const E4M3Bits* p) {
+    uint16x4_t half =
+        vand_u16(vshl_n_u16(vreinterpret_u16_s16(vget_low_s16(vmovl_s8(Load4(p)))), 7), vdup_n_u16(0xbf80));
+    // 0x7f and 0xff are NaN.
+    const uint16x4_t is_nan = vceq_u16(vand_u16(half, vdup_n_u16(0x7fff)), vdup_n_u16(0x3f80));
+    half = vorr_u16(half, vand_u16(is_nan, vdup_n_u16(0x7c00)));
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(half)), kE4M3FromHalf);
+  }
+  static F Widen(const E5M2Bits* p) {  // the upper half of an f16
+    const uint16x4_t x = vget_low_u16(vmovl_u8(vreinterpret_u8_s8(Load4(p))));
+    return vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(x, 8)));
+  }
+  static F Widen(const I8Value* p) { return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(Load4(p))))); }
+  static int8x8_t Load4(const void* p) {
+    uint32_t bytes;
+    __builtin_memcpy(&bytes, p, 4);
+    return vreinterpret_s8_u32(vdup_n_u32(bytes));
+  }
   // The first and second half of 2 * kLanes values in the cheapest order of the type: bf16 even elements then
-  // odd ones, f32 as they lie.
-  static F WidenFirst(const float* p) { return Load(p); }
-  static F WidenSecond(const float* p) { return Load(p + kLanes); }
+  // odd ones, the others as they lie.
+  template <class KvT>
+  static F WidenFirst(const KvT* p) {
+    return Widen(p);
+  }
+  template <class KvT>
+  static F WidenSecond(const KvT* p) {
+    return Widen(p + kLanes);
+  }
   static F WidenFirst(const Bf16Bits* p) {
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(vld1q_u16(p)), 16));
   }

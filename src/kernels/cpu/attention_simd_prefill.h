@@ -55,6 +55,7 @@ struct Bf16Words {
   static constexpr int kGroup = 2;
   static constexpr int kKeyGroup = 1;
   static constexpr bool kHasProducts = false;
+  static constexpr bool kReadsBytes = false;  // packs fp8 and int8 rows too
   static float WeightOf(const float* words, int lane, int i) {
     Bf16Bits weights[2];
     __builtin_memcpy(weights, words + lane, sizeof(weights));
@@ -387,14 +388,10 @@ struct PrefillKernel {
       BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)),
                          &tile);
       std::byte* bytes = AttentionThreadScratch(scratch);
-      const bool transform = tile.transforms_scores;
-      if (tile.kv_is_bf16) {
-        transform ? Tile::template Run<Bf16Bits, true>(tile, bytes)
-                  : Tile::template Run<Bf16Bits, false>(tile, bytes);
-      } else {
-        transform ? Tile::template Run<float, true>(tile, bytes)
-                  : Tile::template Run<float, false>(tile, bytes);
-      }
+      WithKvType(tile.kv_dtype, [&]<class KvT>(const KvT*) {
+        tile.transforms_scores ? Tile::template Run<KvT, true>(tile, bytes)
+                               : Tile::template Run<KvT, false>(tile, bytes);
+      });
     }
   }
   // Tokens whose rows fill the tile; a group above 96 heads takes several tiles for one token.
@@ -416,10 +413,17 @@ struct Bf16PrefillKernel {
     for (int64_t row = 0; row < rows; row += kMaxTileRows) {
       BuildAttentionTile(params, item, scratch, row, static_cast<int>(Min64(rows - row, kMaxTileRows)),
                          &tile);
-      ATTEST_KERNEL_CHECK(tile.kv_is_bf16, ==, true);
       std::byte* bytes = AttentionThreadScratch(scratch);
-      tile.transforms_scores ? Tile::template Run<Bf16Bits, true>(tile, bytes)
-                             : Tile::template Run<Bf16Bits, false>(tile, bytes);
+      const auto run = [&]<class KvT>(const KvT*) {
+        tile.transforms_scores ? Tile::template Run<KvT, true>(tile, bytes)
+                               : Tile::template Run<KvT, false>(tile, bytes);
+      };
+      if constexpr (A::kReadsBytes) {
+        WithBf16KvType(tile.kv_dtype, run);
+      } else {
+        ATTEST_KERNEL_CHECK(static_cast<int>(tile.kv_dtype), ==, static_cast<int>(DType::kBF16));
+        run(static_cast<const Bf16Bits*>(nullptr));
+      }
     }
   }
   static int32_t RowTile(const AttentionShape& shape) { return AttentionRowTile(shape); }

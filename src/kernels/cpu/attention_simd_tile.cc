@@ -26,8 +26,7 @@ void FillPages(const AttentionParams& params, const AttentionWorkItem& item, Att
     tile->v_slot_stride = kv.v.slot_stride;
     tile->table = params.block_tables.row(item.seq);
     tile->block_size = kv.block_size;
-    tile->kv_is_bf16 = kv.dtype == DType::kBF16;
-    ATTEST_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
+    tile->kv_dtype = kv.dtype;
     return;
   }
   ATTEST_CHECK(params.contiguous != nullptr);
@@ -44,8 +43,7 @@ void FillPages(const AttentionParams& params, const AttentionWorkItem& item, Att
   tile->v_slot_stride = kv.v_token_stride;
   tile->table = kFirstPage;
   tile->block_size = kContiguousPageSlots;
-  tile->kv_is_bf16 = kv.dtype == DType::kBF16;
-  ATTEST_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
+  tile->kv_dtype = kv.dtype;
 }
 
 }  // namespace
@@ -72,7 +70,6 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
   ATTEST_CHECK_EQ(params.q.stride[2], 1);
   ATTEST_CHECK_EQ(params.out.stride[2], 1);
   ATTEST_CHECK_EQ(params.mask.sink_tokens, 0);
-  ATTEST_CHECK(params.k_descale.data == nullptr && params.v_descale.data == nullptr);
   ATTEST_CHECK_EQ(params.q_heads % params.kv_heads, 0);
   const int group = params.q_heads / params.kv_heads;
 
@@ -82,9 +79,11 @@ void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& 
   tile->has_alibi = params.alibi_slopes != nullptr;
   tile->has_sinks = params.sinks != nullptr && item.num_splits == 1;
   tile->softcap_log2 = params.softcap > 0.0f ? params.softcap * kLog2E : 0.0f;
-  const float scale = std::abs(params.scale);
+  const float signed_scale = params.scale * params.k_descale.at(item.seq, item.kv_head);
+  const float scale = std::abs(signed_scale);
   tile->score_scale = params.softcap > 0.0f ? scale / params.softcap : scale * kLog2E;
-  tile->q_sign = params.scale < 0.0f ? -1.0f : 1.0f;
+  tile->q_sign = signed_scale < 0.0f ? -1.0f : 1.0f;
+  tile->v_descale = params.v_descale.at(item.seq, item.kv_head);
   tile->transforms_scores = params.softcap > 0.0f || tile->has_alibi || tile->score_scale == 0.0f;
   FillPages(params, item, tile);
 
@@ -146,7 +145,7 @@ float FinishAttentionRow(const AttentionTile& tile, const AttentionTileRow& row,
   if (row.lse != nullptr) {
     *row.lse = sees_nothing ? -std::numeric_limits<float>::infinity() : max * kLn2 + std::log(sum);
   }
-  return sees_nothing ? 0.0f : correction / sum;
+  return sees_nothing ? 0.0f : correction / sum * tile.v_descale;
 }
 
 }  // namespace attest

@@ -40,9 +40,10 @@ struct AttentionTile {
   int32_t common_begin = 0;
   int32_t common_end = 0;
 
-  // |scale| * log2(e), or |scale| / softcap when there is a softcap (then s = softcap_log2 * tanh(scaled q
-  // k)). Applied to the finished dot product: a factor folded into q would round q once more. The sign of the
-  // scale is applied to q, exactly, so that the maximum of scaled scores is the scaled maximum.
+  // |scale * k_descale| * log2(e), or |scale * k_descale| / softcap when there is a softcap (then s =
+  // softcap_log2 * tanh(scaled q k)). Applied to the finished dot product: a factor folded into q would round
+  // q once more. The sign of the scale is applied to q, exactly, so that the maximum of scaled scores is the
+  // scaled maximum.
   float score_scale = 0.0f;
   float q_sign = 1.0f;
   float softcap_log2 = 0.0f;  // softcap * log2(e); 0: off
@@ -59,7 +60,8 @@ struct AttentionTile {
   int64_t v_block_stride = 0, v_slot_stride = 0;
   const int32_t* table = nullptr;
   int32_t block_size = 0;
-  bool kv_is_bf16 = false;
+  DType kv_dtype = DType::kF32;
+  float v_descale = 1.0f;
 };
 
 // Rows of an item in tile order: (token, head of the group), heads innermost.
@@ -70,8 +72,8 @@ struct AttentionTile {
 [[nodiscard]] int32_t AttentionRowTile(const AttentionShape& shape);
 
 // Fills `tile` with rows [first_row, first_row + num_rows) of the item. REQUIRES: num_rows in [1,
-// kMaxTileRows]; v_head_dim <= kMaxTileHeadDim; q and out are f32 with innermost stride 1; K and V are bf16
-// or f32; no streaming sink tokens and no descales (the contracts refuse them).
+// kMaxTileRows]; v_head_dim <= kMaxTileHeadDim; q and out are f32 with innermost stride 1; no streaming
+// sink tokens (the contracts refuse them).
 void BuildAttentionTile(const AttentionParams& params, const AttentionWorkItem& item,
                         const AttentionScratch& scratch, int64_t first_row, int num_rows,
                         AttentionTile* tile);

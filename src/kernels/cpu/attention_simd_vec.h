@@ -18,8 +18,28 @@
 namespace attest {
 namespace {
 
-// bf16 values travel as raw bits here: the upper half of a float.
+// Stored values travel as raw bits here. bf16: the upper half of a float.
 using Bf16Bits = uint16_t;
+struct F16Bits {
+  uint16_t bits;
+};
+struct E4M3Bits {
+  uint8_t bits;
+};
+struct E5M2Bits {
+  uint8_t bits;
+};
+struct I8Value {
+  int8_t value;
+};
+// Whether WidenFirst and WidenSecond of a type give even and odd elements instead of halves.
+template <class KvT>
+inline constexpr bool kEvenThenOdd = false;
+template <>
+inline constexpr bool kEvenThenOdd<Bf16Bits> = true;
+// fp8 e4m3 is widened as f16 of a 2^8th part: both have the same fraction and sign, and f16 has one more bit
+// of exponent, with a bias of 15 against 7.
+constexpr float kE4M3FromHalf = 256.0f;
 
 constexpr float kMinusInf = -__builtin_inff();
 // The running maximum of a row that has seen no key: finite, so that (-inf) - m stays -inf and never NaN.
@@ -123,10 +143,35 @@ struct Avx2Vec {
     const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
   }
+  static F Widen(const F16Bits* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static F Widen(const E4M3Bits* p) {
+    const __m128i x = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    __m128i half = _mm_and_si128(_mm_slli_epi16(x, 7), _mm_set1_epi16(static_cast<int16_t>(0xbf80)));
+    // 0x7f and 0xff are NaN.
+    const __m128i magnitude = _mm_and_si128(half, _mm_set1_epi16(0x7fff));
+    const __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x3f80));
+    half = _mm_or_si128(half, _mm_and_si128(is_nan, _mm_set1_epi16(0x7c00)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(kE4M3FromHalf));
+  }
+  static F Widen(const E5M2Bits* p) {  // the upper half of an f16
+    const __m128i x = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_cvtph_ps(_mm_slli_epi16(x, 8));
+  }
+  static F Widen(const I8Value* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   // The first and second half of 2 * kLanes values in the cheapest order of the type: bf16 even elements then
-  // odd ones (a shift and a mask instead of two widening shuffles), f32 as they lie.
-  static F WidenFirst(const float* p) { return Load(p); }
-  static F WidenSecond(const float* p) { return Load(p + kLanes); }
+  // odd ones (a shift and a mask instead of two widening shuffles), the others as they lie.
+  template <class KvT>
+  static F WidenFirst(const KvT* p) {
+    return Widen(p);
+  }
+  template <class KvT>
+  static F WidenSecond(const KvT* p) {
+    return Widen(p + kLanes);
+  }
   static F WidenFirst(const Bf16Bits* p) {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
@@ -209,8 +254,32 @@ struct Avx512Vec {
     const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
   }
-  static F WidenFirst(const float* p) { return Load(p); }
-  static F WidenSecond(const float* p) { return Load(p + kLanes); }
+  static F Widen(const F16Bits* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F Widen(const E4M3Bits* p) {
+    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    __m256i half = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+    const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
+    const __m256i is_nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80));
+    half = _mm256_or_si256(half, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7c00)));
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(kE4M3FromHalf));
+  }
+  static F Widen(const E5M2Bits* p) {
+    const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(x, 8));
+  }
+  static F Widen(const I8Value* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  template <class KvT>
+  static F WidenFirst(const KvT* p) {
+    return Widen(p);
+  }
+  template <class KvT>
+  static F WidenSecond(const KvT* p) {
+    return Widen(p + kLanes);
+  }
   static F WidenFirst(const Bf16Bits* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
   }

@@ -13,12 +13,13 @@ constexpr int64_t kPanelCols = 1024;  // 128 KiB of a pair of tiles
 
 // kRows rows times kTiles tiles over columns [k_begin, k_end). `panel` holds them from k_begin on. Sums of a
 // product cut along k wait in y: the first part stores, the others add.
-template <DType kType, int kRows, int kTiles>
+template <DType kType, int kRows, int kTiles, bool kRowwise>
 void Block(const TileJob& job, const std::byte* panel, int64_t k_begin, int64_t k_end, int64_t row,
            int64_t column) {
   // Few rows take several partial sums each, so that the FMA latency (4 cycles, two per cycle) is covered.
   // Their number does not depend on kTiles: how tiles are paired depends on the team, and results shall not.
-  constexpr int kParts = kRows >= 8 ? 1 : kRows >= 4 ? 2 : 4;
+  // Rowwise it does not depend on kRows either.
+  constexpr int kParts = kRowwise || kRows >= 8 ? 1 : kRows >= 4 ? 2 : 4;
   __m512 sums[kParts][kRows][kTiles];
   for (auto& part : sums) {
     for (auto& row_sums : part) {
@@ -65,28 +66,35 @@ void Block(const TileJob& job, const std::byte* panel, int64_t k_begin, int64_t 
   }
 }
 
-template <DType kType, int kTiles>
-void Rows(const TileJob& job, const std::byte* panel, int64_t k_begin, int64_t k_end, int64_t row,
-          int64_t row_end, int64_t column) {
+template <DType kType, int kTiles, bool kRowwise>
+void RowsOf(const TileJob& job, const std::byte* panel, int64_t k_begin, int64_t k_end, int64_t row,
+            int64_t row_end, int64_t column) {
   while (row < row_end) {
     const int64_t left = row_end - row;
     if (left >= kMaxRows) {
-      Block<kType, kMaxRows, kTiles>(job, panel, k_begin, k_end, row, column);
+      Block<kType, kMaxRows, kTiles, kRowwise>(job, panel, k_begin, k_end, row, column);
       row += kMaxRows;
     } else if (left >= 8) {
-      Block<kType, 8, kTiles>(job, panel, k_begin, k_end, row, column);
+      Block<kType, 8, kTiles, kRowwise>(job, panel, k_begin, k_end, row, column);
       row += 8;
     } else if (left >= 4) {
-      Block<kType, 4, kTiles>(job, panel, k_begin, k_end, row, column);
+      Block<kType, 4, kTiles, kRowwise>(job, panel, k_begin, k_end, row, column);
       row += 4;
     } else if (left >= 2) {
-      Block<kType, 2, kTiles>(job, panel, k_begin, k_end, row, column);
+      Block<kType, 2, kTiles, kRowwise>(job, panel, k_begin, k_end, row, column);
       row += 2;
     } else {
-      Block<kType, 1, kTiles>(job, panel, k_begin, k_end, row, column);
+      Block<kType, 1, kTiles, kRowwise>(job, panel, k_begin, k_end, row, column);
       row += 1;
     }
   }
+}
+
+template <DType kType, int kTiles>
+void Rows(const TileJob& job, const std::byte* panel, int64_t k_begin, int64_t k_end, int64_t row,
+          int64_t row_end, int64_t column) {
+  job.rowwise ? RowsOf<kType, kTiles, true>(job, panel, k_begin, k_end, row, row_end, column)
+              : RowsOf<kType, kTiles, false>(job, panel, k_begin, k_end, row, row_end, column);
 }
 
 // Columns [k_begin, k_end) of a tile to panel[k][tile of kTiles][16]; the last k of an odd range alone.
@@ -121,9 +129,15 @@ int64_t ScratchBytes(int64_t, int64_t cols) {
 
 template <DType kType>
 void RunFewRows(const TileJob& job) {
+  // Rowwise, sums are cut along k where the panels of more rows are.
+  const int64_t step = job.rowwise ? kPanelCols : job.cols;
   for (int64_t tile = 0; tile < job.num_tiles; ++tile) {
-    Rows<kType, 1>(job, job.tiles + tile * job.tile_bytes, 0, job.cols, job.row_begin, job.row_end,
-                   tile * kTileRows);
+    for (int64_t k = 0; k < job.cols; k += step) {
+      const int64_t k_end = job.cols - k < step ? job.cols : k + step;
+      const std::byte* weights =
+          job.tiles + tile * job.tile_bytes + k * kTileRows * (kType == DType::kF32 ? 4 : 2);
+      Rows<kType, 1>(job, weights, k, k_end, job.row_begin, job.row_end, tile * kTileRows);
+    }
   }
 }
 

@@ -47,6 +47,7 @@ struct TileJob {
   int64_t y_stride = 0;
   const float* bias = nullptr;   // of the first tile's column, or null
   bool add = false;              // y += instead of y =
+  bool rowwise = false;          // PackOptions::rowwise
   std::byte* scratch = nullptr;  // scratch_bytes(num_rows, cols), of this rank, 64-byte aligned
 };
 
