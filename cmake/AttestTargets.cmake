@@ -1,5 +1,6 @@
 # attest_layer(NAME [LINK targets...] [PRIVATE_LINK targets...]): library attest_NAME from src/NAME/**/*.cc.
-# attest_tests(NAME [LINK targets...]): one GoogleTest binary attest_NAME_tests from tests/NAME/**/*_test.cc.
+# attest_tests(NAME [APART] [LINK targets...]): one GoogleTest binary attest_NAME_tests from tests/NAME/**/*_test.cc,
+# each a unit of its own if APART.
 
 set(ATTEST_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -34,10 +35,16 @@ set(ATTEST_FOREIGN_ISAS ${ATTEST_X86_ISAS} ${ATTEST_ARM_ISAS})
 list(REMOVE_ITEM ATTEST_FOREIGN_ISAS ${ATTEST_ISAS})
 list(JOIN ATTEST_FOREIGN_ISAS "|" ATTEST_FOREIGN_ISAS)
 
+# attest_compile_options(TARGET [OPTIMIZATION]): OPTIMIZATION is that of release builds, -O3 unless given.
 function(attest_compile_options target)
   target_compile_options(${target} PRIVATE ${ATTEST_WARNINGS})
   if(CMAKE_BUILD_TYPE STREQUAL "Release" OR CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
-    target_compile_options(${target} PRIVATE -O3)
+    list(APPEND ARGN -O3)
+    list(GET ARGN 0 optimization)
+    target_compile_options(${target} PRIVATE ${optimization})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # a tenth of the time would go into collecting the compiler's garbage
+      target_compile_options(${target} PRIVATE "SHELL:--param ggc-min-heapsize=1000000")
+    endif()
   endif()
   if(ATTEST_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ATTEST_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -63,7 +70,39 @@ function(attest_isa_flags)
   endforeach()
 endfunction()
 
+# attest_unite(TARGET SOURCE...): release builds by g++ compile up to eight files of one folder as one unit, so that their
+# headers are parsed once; without it (ATTEST_UNITE=OFF) the build takes twice as long. Files with the same expensive
+# header come together. So the unnamed namespaces of one folder must not define a name twice; the sanitizers' builds,
+# a file at a time, show that every file includes what it uses.
+function(attest_unite target)
+  if(NOT ATTEST_UNITE OR NOT CMAKE_BUILD_TYPE STREQUAL "Release" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)  # what another file of the unit defines
+  set(light "")
+  foreach(source ${ARGN})
+    file(STRINGS ${source} heavy REGEX "^#include .*(json|http_connection|boost/|CLI/)" LIMIT_COUNT 1)
+    if(heavy MATCHES "http_connection|boost/")
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP boost)
+    elseif(heavy MATCHES "json")
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP json)
+    elseif(NOT heavy)
+      list(APPEND light ${source})
+    endif()
+  endforeach()
+  list(LENGTH light files)
+  math(EXPR units "(${files} + 7) / 8")
+  set(number 0)
+  foreach(source ${light})
+    math(EXPR unit "${number} * ${units} / ${files}")
+    math(EXPR number "${number} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${unit})
+  endforeach()
+endfunction()
+
 set(ATTEST_ATTENTION_LAYERS base device tensor io kernels attention)  # what is installed
+set(ATTEST_COLD_LAYERS conform cli)  # where no time is spent but the compiler's: the kernels they call are elsewhere
 set(ATTEST_ATTENTION_ONLY_LAYERS ${ATTEST_ATTENTION_LAYERS} conform)
 
 function(attest_layer name)
@@ -77,7 +116,15 @@ function(attest_layer name)
   if(sources)
     add_library(attest_${name} STATIC ${sources})
     attest_isa_flags(${sources})
-    attest_compile_options(attest_${name})
+    if(name IN_LIST ATTEST_COLD_LAYERS)
+      attest_compile_options(attest_${name} -O1)
+    else()
+      attest_compile_options(attest_${name})
+    endif()
+    # Not the attention library: programs replace single files of it, and link no more of it than they need.
+    if(name STREQUAL "io" OR NOT name IN_LIST ATTEST_ATTENTION_LAYERS)
+      attest_unite(attest_${name} ${sources})
+    endif()
     target_include_directories(attest_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>
                                                      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/attest>)
     target_link_libraries(attest_${name} PUBLIC ${ARG_LINK} Threads::Threads PRIVATE ${ARG_PRIVATE_LINK})
@@ -88,15 +135,15 @@ function(attest_layer name)
 endfunction()
 
 function(attest_tests name)
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "APART" "" "LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cc)
   if(NOT sources OR (ATTEST_ATTENTION_ONLY AND NOT name IN_LIST ATTEST_ATTENTION_ONLY_LAYERS))
     return()
   endif()
   add_executable(attest_${name}_tests ${sources})
-  attest_compile_options(attest_${name}_tests)
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_compile_options(attest_${name}_tests PRIVATE -O1)  # what is tested is in the libraries; halves their build
+  attest_compile_options(attest_${name}_tests -O1)  # what is tested is in the libraries; halves their build
+  if(NOT ARG_APART)
+    attest_unite(attest_${name}_tests ${sources})
   endif()
   target_include_directories(attest_${name}_tests PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(attest_${name}_tests PRIVATE ATTEST_SOURCE_DIR="${CMAKE_SOURCE_DIR}"

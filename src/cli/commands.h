@@ -1,6 +1,9 @@
 // What each command does. All return the process's exit status; errors are printed to standard error.
 #pragma once
 
+#include <cstdio>
+#include <string>
+
 #include "cli/options.h"
 #include "io/checkpoint.h"
 
@@ -17,5 +20,8 @@ namespace attest {
 
 // Status 1: a kernel is wrong; 2: the trial could not be held.
 [[nodiscard]] int RunConform(const ConformOptions& options, const HubEnvironment& environment);
+
+// A line on standard output.
+inline void PrintLine(const std::string& line) { std::puts(line.c_str()); }
 
 }  // namespace attest

@@ -16,7 +16,7 @@
 namespace attest {
 namespace {
 
-constexpr double kMib = 1 << 20;
+constexpr double kBytesPerMib = 1 << 20;
 
 void Line(const char* name, const std::string& value) {
   std::puts(fmt::format("  {:<22}{}", name, value).c_str());
@@ -54,13 +54,13 @@ void PrintConfig(const ModelConfig& config) {
 void PrintTensors(const Checkpoint& checkpoint, bool each) {
   const CheckpointSummary summary = Summarize(checkpoint);
   std::puts(fmt::format("\ntensors: {} in {:.1f} MiB, {:.1f} M parameters", summary.tensors,
-                        static_cast<double>(summary.tensor_bytes) / kMib,
+                        static_cast<double>(summary.tensor_bytes) / kBytesPerMib,
                         static_cast<double>(summary.elements) / 1e6)
                 .c_str());
   for (const DTypeSummary& dtype : summary.dtypes) {
     Line(std::string(DTypeName(dtype.dtype)).c_str(),
          fmt::format("{:>5} tensors {:>10.1f} MiB  {:.2f} bits per weight", dtype.tensors,
-                     static_cast<double>(dtype.bytes) / kMib,
+                     static_cast<double>(dtype.bytes) / kBytesPerMib,
                      dtype.elements > 0
                          ? 8.0 * static_cast<double>(dtype.bytes) / static_cast<double>(dtype.elements)
                          : 0.0));
@@ -86,12 +86,14 @@ Status PrintMemory(const Checkpoint& checkpoint, const ModelConfig& config, cons
   const int64_t per_token = KvBytesPerBlock(shape) / shape.block_size;
   const int64_t weights = checkpoint.file_bytes();
   std::puts("\nmemory");
-  Line("weights", fmt::format("{:.1f} MiB", static_cast<double>(weights) / kMib));
+  Line("weights", fmt::format("{:.1f} MiB", static_cast<double>(weights) / kBytesPerMib));
   Line("KV cache",
        fmt::format("{} bytes per token ({}), {:.1f} MiB for {} tokens", per_token, DTypeName(shape.dtype),
-                   static_cast<double>(per_token * config.max_positions) / kMib, config.max_positions));
-  Line("free", fmt::format("{:.1f} MiB of {:.1f} MiB", static_cast<double>(memory.available_bytes) / kMib,
-                           static_cast<double>(memory.total_bytes) / kMib));
+                   static_cast<double>(per_token * config.max_positions) / kBytesPerMib,
+                   config.max_positions));
+  Line("free",
+       fmt::format("{:.1f} MiB of {:.1f} MiB", static_cast<double>(memory.available_bytes) / kBytesPerMib,
+                   static_cast<double>(memory.total_bytes) / kBytesPerMib));
   const int64_t left = memory.available_bytes - weights;
   const int64_t tokens = left > 0 ? left / per_token : 0;
   Line("verdict", left <= 0 ? "does not fit: the weights alone are larger than the free memory"
@@ -110,7 +112,7 @@ Status Inspect(const InspectOptions& options, const HubEnvironment& environment)
                         checkpoint->gguf() != nullptr
                             ? fmt::format("GGUF version {}", checkpoint->gguf()->version())
                             : "safetensors",
-                        static_cast<double>(checkpoint->file_bytes()) / kMib)
+                        static_cast<double>(checkpoint->file_bytes()) / kBytesPerMib)
                 .c_str());
   // A family this build cannot run still has tensors worth seeing.
   const Expected<ModelConfig> config = ReadModelConfig(*checkpoint);

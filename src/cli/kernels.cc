@@ -18,8 +18,6 @@
 namespace attest {
 namespace {
 
-void Print(const std::string& line) { std::puts(line.c_str()); }
-
 std::string PhasesOf(const PhaseSet& phases) {
   std::string text;
   for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
@@ -128,20 +126,22 @@ Status PrintExplanation(const ExplainOptions& options, const HubEnvironment& env
                                  .max_q_len = options.q_len,
                                  .min_kv_len = options.kv_len,
                                  .max_kv_len = options.kv_len};
-  Print(fmt::format("{}: {} sequence(s) of {} query rows and {} keys, {}/{} heads of {}, q {}, KV {} {}",
-                    AttentionPhaseName(phase), options.num_seqs, options.q_len, options.kv_len, spec.q_heads,
-                    spec.kv_heads, spec.head_dim, DTypeName(spec.q_dtype), DTypeName(spec.kv_dtype),
-                    KvLayoutName(spec.layout)));
-  Print(fmt::format("on {}\n", DescribeCpu(cpu)));
+  PrintLine(fmt::format("{}: {} sequence(s) of {} query rows and {} keys, {}/{} heads of {}, q {}, KV {} {}",
+                        AttentionPhaseName(phase), options.num_seqs, options.q_len, options.kv_len,
+                        spec.q_heads, spec.kv_heads, spec.head_dim, DTypeName(spec.q_dtype),
+                        DTypeName(spec.kv_dtype), KvLayoutName(spec.layout)));
+  PrintLine(fmt::format("on {}\n", DescribeCpu(cpu)));
   ATTEST_ASSIGN_OR_RETURN(const Explanation explanation, Explain(problem, cpu, options.attention_backend));
   for (const Verdict& verdict : explanation.verdicts) {
     if (verdict.runs)
-      Print(fmt::format("  {:<30} runs{}", verdict.kernel, explanation.forced.empty() ? "" : " (forced)"));
+      PrintLine(
+          fmt::format("  {:<30} runs{}", verdict.kernel, explanation.forced.empty() ? "" : " (forced)"));
     for (size_t i = 0; i < verdict.reasons.size(); ++i) {
       const Reason& reason = verdict.reasons[i];
       const bool accepts = reason.field == "order" || reason.field == "forced";
-      Print(fmt::format("  {:<30} {}", i == 0 ? verdict.kernel : "",
-                        accepts ? fmt::format("accepts, but {} {}", explanation.kernel.value_or("another"),
+      PrintLine(fmt::format("  {:<30} {}", i == 0 ? verdict.kernel : "",
+                            accepts
+                                ? fmt::format("accepts, but {} {}", explanation.kernel.value_or("another"),
                                               reason.field == "order" ? "comes first" : "is forced")
                                 : ToString(reason)));
     }
@@ -185,21 +185,21 @@ int RunKernels(const KernelsOptions& options, const HubEnvironment&) {
       return 1;
     }
     quarantined = *std::move(asked);
-    Print(fmt::format("{} has quarantined {} kernel(s)\n", options.server, quarantined.size()));
+    PrintLine(fmt::format("{} has quarantined {} kernel(s)\n", options.server, quarantined.size()));
   }
-  Print(
+  PrintLine(
       fmt::format("{}\n{}\n\nAttention kernels in the order they are tried; the first whose contract accepts "
                   "a call runs it.\n",
                   cpu.brand, DescribeCpu(cpu)));
   for (const KernelInfo& kernel : DescribeKernels(cpu)) {
-    Print(fmt::format("{}  [{}] {}", kernel.name, CpuIsaName(kernel.isa),
-                      kernel.cpu_has_isa ? "available" : "not on this CPU"));
+    PrintLine(fmt::format("{}  [{}] {}", kernel.name, CpuIsaName(kernel.isa),
+                          kernel.cpu_has_isa ? "available" : "not on this CPU"));
     if (std::ranges::count(quarantined, kernel.name) != 0) {
-      Print(fmt::format("    QUARANTINED by {}: its rows were wrong", options.server));
+      PrintLine(fmt::format("    QUARANTINED by {}: its rows were wrong", options.server));
     }
-    Print(fmt::format("    phases: {}", PhasesOf(kernel.phases)));
-    Print(Wrapped(kernel.words, 4));
-    Print("");
+    PrintLine(fmt::format("    phases: {}", PhasesOf(kernel.phases)));
+    PrintLine(Wrapped(kernel.words, 4));
+    PrintLine("");
   }
   return 0;
 }

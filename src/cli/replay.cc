@@ -12,8 +12,6 @@
 namespace attest {
 namespace {
 
-void Print(const std::string& line) { std::puts(line.c_str()); }
-
 // "sequence 0 row 3 head 5 dim 17: 0.25, the oracle has 0.5 (...)".
 std::string Text(const ReplayDifference& difference) {
   const RowVerdict& verdict = difference.verdict;
@@ -34,31 +32,31 @@ bool PrintReport(const std::string& what, const ReplayReport& report) {
     routes +=
         fmt::format("{}{} {}", routes.empty() ? "" : ", ", AttentionPhaseName(route.phase), route.kernel);
   }
-  Print(fmt::format("{} ({})", what, routes));
+  PrintLine(fmt::format("{} ({})", what, routes));
   if (report.unverifiable_rows > 0) {
-    Print(fmt::format("  {} of {} rows cannot be judged: Q, K or V is not finite", report.unverifiable_rows,
-                      report.rows));
+    PrintLine(fmt::format("  {} of {} rows cannot be judged: Q, K or V is not finite",
+                          report.unverifiable_rows, report.rows));
   }
   if (!report.first) {
-    Print(fmt::format("  no difference in {} rows; the largest error is {:.3f} of its budget", report.rows,
-                      report.worst_ratio));
+    PrintLine(fmt::format("  no difference in {} rows; the largest error is {:.3f} of its budget",
+                          report.rows, report.worst_ratio));
     return false;
   }
-  Print("  " + Text(*report.first));
-  Print(fmt::format("  {} of {} rows are wrong", report.wrong_rows, report.rows));
+  PrintLine("  " + Text(*report.first));
+  PrintLine(fmt::format("  {} of {} rows are wrong", report.wrong_rows, report.rows));
   return true;
 }
 
 void Describe(const AttentionCaseFile& c) {
-  Print(fmt::format("computed by {}; {} sequence(s), {}/{} heads of {}, KV {} {}, block size {}", c.kernel,
-                    c.q_len.size(), c.spec.q_heads, c.spec.kv_heads, c.spec.head_dim,
-                    DTypeName(c.spec.kv_dtype), KvLayoutName(c.spec.layout), c.spec.block_size));
+  PrintLine(fmt::format("computed by {}; {} sequence(s), {}/{} heads of {}, KV {} {}, block size {}",
+                        c.kernel, c.q_len.size(), c.spec.q_heads, c.spec.kv_heads, c.spec.head_dim,
+                        DTypeName(c.spec.kv_dtype), KvLayoutName(c.spec.layout), c.spec.block_size));
   for (const auto& [name, text] : c.notes) {
     std::string line = text;
     for (char& ch : line) {  // notes come out of a file
       if (static_cast<unsigned char>(ch) < 0x20 || ch == 0x7f) ch = '?';
     }
-    Print(fmt::format("  {:<12} {}", name, line));
+    PrintLine(fmt::format("  {:<12} {}", name, line));
   }
 }
 
@@ -69,14 +67,14 @@ Expected<bool> ReplayEach(const AttentionCaseFile& c, const CpuFeatures& cpu, Th
     const std::string name(entry->contract.name);
     const auto router = AttentionRouter::Create(cpu, name);
     if (!router) {
-      Print(fmt::format("{}: not on this CPU", name));
+      PrintLine(fmt::format("{}: not on this CPU", name));
       continue;
     }
     const auto report = ReplayCase(c, *router, team);
     if (report) {
       differs = PrintReport(name, *report) || differs;
     } else if (report.error().code == ErrorCode::kUnsupported) {
-      Print(fmt::format("{}: refuses the call", name));
+      PrintLine(fmt::format("{}: refuses the call", name));
     } else {
       return std::unexpected(report.error());
     }

@@ -288,7 +288,7 @@ void TheFirstRowsOfAPromptDoNotDependOnItsLength(Probe& probe) {
   }
 }
 
-constexpr BugCase kCases[] = {
+constexpr BugCase kLayoutCases[] = {
     {"A19", "vllm#936", "TheTailOfTheLastPageIsNotRead", "", TheTailOfTheLastPageIsNotRead},
     {"A23", "flashinfer#4347", "TheNeedleIsFoundAtEveryPageSize", "", TheNeedleIsFoundAtEveryPageSize},
     {"A24", "vllm#57614", "AlibiAndPage32AreComputedOrRefused", "", AlibiAndPage32AreComputedOrRefused},
@@ -324,6 +324,6 @@ constexpr BugCase kCases[] = {
 
 }  // namespace
 
-std::span<const BugCase> LayoutBugCases() { return kCases; }
+std::span<const BugCase> LayoutBugCases() { return kLayoutCases; }
 
 }  // namespace attest::conform

@@ -314,7 +314,7 @@ void ASinkIsNotIgnored(Probe& probe) {
   if (const auto result = probe.Run(batch)) probe.ExpectNear(result->out[0], 0.8931, 5e-5, "the output");
 }
 
-constexpr BugCase kCases[] = {
+constexpr BugCase kMaskCases[] = {
     {"A01", "vllm#28670", "ShortestSequencesAreComputed", "", ShortestSequencesAreComputed},
     {"A02", "vllm#34570", "EveryHeadSizeIsRightInEveryDimOrRefused", "",
      EveryHeadSizeIsRightInEveryDimOrRefused},
@@ -350,6 +350,6 @@ constexpr BugCase kCases[] = {
 
 }  // namespace
 
-std::span<const BugCase> MaskBugCases() { return kCases; }
+std::span<const BugCase> MaskBugCases() { return kMaskCases; }
 
 }  // namespace attest::conform

@@ -215,7 +215,7 @@ void TheInterfaceIsNumberedAndTested(Probe& probe) {
   }
 }
 
-constexpr BugCase kCases[] = {
+constexpr BugCase kSystemCases[] = {
     {"A08", "lmdeploy#1896", "AWindowIsAppliedOrRefusedByName",
      "a model loaded on an engine without windows; loaders read sliding_window into the spec, which a kernel "
      "computes or refuses by the field's name",
@@ -266,6 +266,6 @@ constexpr BugCase kCases[] = {
 
 }  // namespace
 
-std::span<const BugCase> SystemBugCases() { return kCases; }
+std::span<const BugCase> SystemBugCases() { return kSystemCases; }
 
 }  // namespace attest::conform

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/escape_markup.h"
+
 namespace attest::conform {
 namespace {
 
@@ -231,26 +233,11 @@ std::string JsonReport(const SuiteResult& result) {
 
 namespace {
 
-// Text for XML and HTML; bytes that XML 1.0 does not allow become '?'.
-std::string Escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? '?' : c;
-    }
+// Text for XML; bytes that XML 1.0 does not allow become '?'.
+std::string EscapeXml(std::string_view text) {
+  std::string out = EscapeMarkup(text);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') c = '?';
   }
   return out;
 }
@@ -267,7 +254,7 @@ std::string JunitReport(const SuiteResult& result) {
       const Trial& t = result.trials[trial];
       ++tests;
       body += fmt::format("    <testcase classname=\"{}.{}\" name=\"{}\"",
-                          Escaped(result.subjects[subject].name), PartName(t.part), Escaped(t.name));
+                          EscapeXml(result.subjects[subject].name), PartName(t.part), EscapeXml(t.name));
       if (record.verdict == Verdict::kPass) {
         body += "/>\n";
         continue;
@@ -278,7 +265,7 @@ std::string JunitReport(const SuiteResult& result) {
         for (const Reason& reason : record.refusals) {
           if (reasons.size() < 400) reasons += (reasons.empty() ? "" : "; ") + ToString(reason);
         }
-        body += fmt::format("><skipped message=\"refused: {}\"/></testcase>\n", Escaped(reasons));
+        body += fmt::format("><skipped message=\"refused: {}\"/></testcase>\n", EscapeXml(reasons));
         continue;
       }
       ++failures;
@@ -288,8 +275,8 @@ std::string JunitReport(const SuiteResult& result) {
             !failure.smallest.empty())
           smallest = fmt::format("smallest failing case: {}\n{}", failure.smallest, failure.smallest_why);
       }
-      body += fmt::format("><failure message=\"{}\">{}</failure></testcase>\n", Escaped(record.why),
-                          Escaped(smallest));
+      body += fmt::format("><failure message=\"{}\">{}</failure></testcase>\n", EscapeXml(record.why),
+                          EscapeXml(smallest));
     }
   }
   return fmt::format(

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/escape_markup.h"
 #include "conform/report.h"
 
 namespace attest::conform {
@@ -50,24 +51,6 @@ details{border:1px solid var(--line);border-radius:8px;background:#fff;margin:8p
 summary{cursor:pointer;font-weight:500}details table{margin-top:8px}details td{white-space:normal}
 )css";
 
-std::string Escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 std::string Tooltip(const Cell& cell) {
   std::string text = fmt::format("{} passed, {} refused, {} failed", cell.passed, cell.refused, cell.failed);
   size_t shown = 0;
@@ -80,7 +63,7 @@ std::string Tooltip(const Cell& cell) {
 
 std::string CellHtml(const Cell& cell) {
   const auto td = [&](const char* kind, const std::string& inner) {
-    return fmt::format("<td class=\"{}\" title=\"{}\">{}</td>", kind, Escape(Tooltip(cell)), inner);
+    return fmt::format("<td class=\"{}\" title=\"{}\">{}</td>", kind, EscapeMarkup(Tooltip(cell)), inner);
   };
   switch (VerdictOf(cell)) {
     case Verdict::kFail:
@@ -107,12 +90,13 @@ void AppendMatrix(const SuiteResult& result, const std::vector<MatrixRow>& rows,
   for (const SubjectInfo& subject : result.subjects) {
     // Names break where they may.
     std::string name;
-    for (const char c : Escape(subject.name)) name += c == '_' ? std::string("_<wbr>") : std::string(1, c);
-    html += fmt::format("<th title=\"{}\">{}</th>", Escape(subject.words), name);
+    for (const char c : EscapeMarkup(subject.name))
+      name += c == '_' ? std::string("_<wbr>") : std::string(1, c);
+    html += fmt::format("<th title=\"{}\">{}</th>", EscapeMarkup(subject.words), name);
   }
   html += "</tr></thead><tbody>";
   for (const MatrixRow& row : rows) {
-    html += fmt::format("<tr><th>{}</th><td class=\"n\">{}</td>", Escape(row.capability), row.trials);
+    html += fmt::format("<tr><th>{}</th><td class=\"n\">{}</td>", EscapeMarkup(row.capability), row.trials);
     for (const Cell& cell : row.cells) html += CellHtml(cell);
     html += "</tr>";
   }
@@ -161,19 +145,21 @@ std::string HtmlReport(const SuiteResult& result) {
     html += "<h2>What failed, shrunk to the smallest case</h2>";
     for (const Failure& failure : result.failures) {
       html += fmt::format("<div class=\"failure\"><h3>{} on {}</h3><p>{}</p>",
-                          Escape(result.subjects[static_cast<size_t>(failure.subject)].name),
-                          Escape(result.trials[failure.trial].name), Escape(failure.why));
+                          EscapeMarkup(result.subjects[static_cast<size_t>(failure.subject)].name),
+                          EscapeMarkup(result.trials[failure.trial].name), EscapeMarkup(failure.why));
       if (!failure.smallest.empty()) {
         html += fmt::format(
             "<p>Smallest failing case, after {} tries: <code>{}</code></p><p class=\"soft\">{}</p>",
-            failure.attempts, Escape(failure.smallest), Escape(failure.smallest_why));
+            failure.attempts, EscapeMarkup(failure.smallest), EscapeMarkup(failure.smallest_why));
       }
       if (!failure.also.empty()) {
-        html += fmt::format("<details><summary>{} more trials shrink to it</summary><p>{}</p></details>",
-                            failure.also.size(), Escape(fmt::format("{}", fmt::join(failure.also, ", "))));
+        html +=
+            fmt::format("<details><summary>{} more trials shrink to it</summary><p>{}</p></details>",
+                        failure.also.size(), EscapeMarkup(fmt::format("{}", fmt::join(failure.also, ", "))));
       }
       if (!failure.file.empty())
-        html += fmt::format("<p class=\"soft\">Replay: <code>{}</code></p>", Escape(failure.file.string()));
+        html +=
+            fmt::format("<p class=\"soft\">Replay: <code>{}</code></p>", EscapeMarkup(failure.file.string()));
       html += "</div>";
     }
   }
@@ -195,7 +181,8 @@ std::string HtmlReport(const SuiteResult& result) {
         "<details><summary>Reports of other layers, and what is checked here in their place</summary><table>";
     for (const Trial& trial : bugs.trials) {
       if (!trial.instead.empty())
-        html += fmt::format("<tr><td>{}</td><td>{}</td></tr>", Escape(trial.name), Escape(trial.instead));
+        html += fmt::format("<tr><td>{}</td><td>{}</td></tr>", EscapeMarkup(trial.name),
+                            EscapeMarkup(trial.instead));
     }
     html += "</table></details>";
   }
@@ -212,9 +199,9 @@ std::string HtmlReport(const SuiteResult& result) {
     html += fmt::format(
         "<details><summary>{} ({} reasons)</summary><table><tr><th class=\"n\">trials</th><th>reason"
         "</th></tr>",
-        Escape(result.subjects[subject].name), reasons.size());
+        EscapeMarkup(result.subjects[subject].name), reasons.size());
     for (const auto& [text, count] : reasons)
-      html += fmt::format("<tr><td class=\"n\">{}</td><td>{}</td></tr>", count, Escape(text));
+      html += fmt::format("<tr><td class=\"n\">{}</td><td>{}</td></tr>", count, EscapeMarkup(text));
     html += "</table></details>";
   }
   html += "</main></body></html>\n";

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kPrefixBytes = 8;               // the header's length
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
-constexpr size_t kMaxDims = 8;
+constexpr size_t kMaxShapeDims = 8;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 std::optional<DType> WeightDType(std::string_view name) {
@@ -121,9 +121,9 @@ class HeaderReader : public JsonEvents {
 
   Status Unsigned(uint64_t value, size_t offset) override {
     if (state_ == State::kShape) {
-      if (current_.shape.size() == kMaxDims || value > kMaxInt64) {
+      if (current_.shape.size() == kMaxShapeDims || value > kMaxInt64) {
         return Bad(offset, fmt::format("{}shape has {} as dimension {}; at most {} dimensions of at most {}",
-                                       Record(), value, current_.shape.size(), kMaxDims, kMaxInt64));
+                                       Record(), value, current_.shape.size(), kMaxShapeDims, kMaxInt64));
       }
       current_.shape.push_back(static_cast<int64_t>(value));
       return {};

@@ -12,8 +12,7 @@
 namespace attest {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
-constexpr size_t kFewSymbols = 40;                       // up to here a scan for the best pair beats a heap
+constexpr size_t kFewSymbols = 40;  // up to here a scan for the best pair beats a heap
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);

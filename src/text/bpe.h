@@ -18,6 +18,9 @@
 
 namespace attest {
 
+// What SentencePiece writes for a space, U+2581.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
 struct BpeMerge {
   int32_t left;
   int32_t right;

@@ -22,8 +22,6 @@ enum TokenType : int32_t {
   kByte = 6
 };
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
-
 std::unexpected<Error> Corrupt(std::string key, std::string message) {
   return Fail(ErrorCode::kCorruptFile, std::move(message), "tokenizer.ggml." + std::move(key));
 }

@@ -28,7 +28,7 @@ class BugCaseTest : public ::testing::Test {
   const conform::BugCase& bug_;
 };
 
-const bool kRegistered = [] {
+const bool kBugCasesRegistered = [] {
   for (const conform::BugCase& bug : conform::BugCases()) {
     ::testing::RegisterTest("BugCases", conform::BugCaseName(bug).c_str(), nullptr, nullptr, __FILE__,
                             __LINE__, [&bug]() -> ::testing::Test* { return new BugCaseTest(bug); });
@@ -37,7 +37,7 @@ const bool kRegistered = [] {
 }();
 
 TEST(BugCaseList, HoldsAllFiftyFiveReportsOfSilentWrongAttention) {
-  ASSERT_TRUE(kRegistered);
+  ASSERT_TRUE(kBugCasesRegistered);
   std::set<std::string> ids, names;
   for (const conform::BugCase& bug : conform::BugCases()) {
     ids.insert(bug.id);

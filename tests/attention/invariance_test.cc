@@ -25,7 +25,7 @@ class InvarianceTest : public ::testing::Test {
   const conform::Invariance& invariance_;
 };
 
-const bool kRegistered = [] {
+const bool kInvariancesRegistered = [] {
   for (const conform::Invariance& invariance : conform::Invariances()) {
     ::testing::RegisterTest(invariance.suite, invariance.name, nullptr, nullptr, __FILE__, __LINE__,
                             [&]() -> ::testing::Test* { return new InvarianceTest(invariance); });
@@ -34,7 +34,7 @@ const bool kRegistered = [] {
 }();
 
 TEST(InvarianceList, IsRegistered) {
-  EXPECT_TRUE(kRegistered);
+  EXPECT_TRUE(kInvariancesRegistered);
   EXPECT_GE(conform::Invariances().size(), 7u);
 }
 

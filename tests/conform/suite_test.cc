@@ -155,7 +155,7 @@ TEST(ConformReport, AFailureIsRedInEveryFormatAndForeignTextIsEscaped) {
   EXPECT_THAT(TextReport(result, false), HasSubstr("FAIL 1"));
   EXPECT_THAT(HtmlReport(result), HasSubstr("1 failed"));
   EXPECT_THAT(HtmlReport(result), ::testing::Not(HasSubstr("<b>\x01")));
-  EXPECT_THAT(JunitReport(result), HasSubstr("<failure message=\"&lt;b&gt;? &amp; &quot;wrong&quot;\">"));
+  EXPECT_THAT(JunitReport(result), HasSubstr("<failure message=\"&lt;b&gt;? &amp; &#34;wrong&#34;\">"));
   EXPECT_EQ(nlohmann::json::parse(JsonReport(result))["num_failures"], 1);
 }
 

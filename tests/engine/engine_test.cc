@@ -20,8 +20,6 @@
 namespace attest::testing {
 namespace {
 
-constexpr int64_t kVocab = 97;
-
 // What a request got; filled on the engine thread, read by the test.
 class Mailbox {
  public:
@@ -114,7 +112,7 @@ EngineOptions Options() {
           .max_num_batched_tokens = 64,
           .max_queue = 4096,
           .long_prefill_tokens = 0,
-          .vocab_size = kVocab};
+          .vocab_size = kToyVocab};
 }
 
 std::unique_ptr<Engine> StartToy(const EngineOptions& options, ToyOptions toy = {},
@@ -130,7 +128,8 @@ std::unique_ptr<Engine> StartToy(const EngineOptions& options, ToyOptions toy = 
 Request MakeRequest(uint32_t seed, int32_t prompt_len, int32_t max_tokens) {
   std::mt19937 random(seed);
   Request request;
-  for (int32_t i = 0; i < prompt_len; ++i) request.prompt.push_back(static_cast<int32_t>(random() % kVocab));
+  for (int32_t i = 0; i < prompt_len; ++i)
+    request.prompt.push_back(static_cast<int32_t>(random() % kToyVocab));
   request.sampling.temperature = seed % 2 == 0 ? 0.0f : 1.0f;
   request.sampling.seed = seed;
   request.sampling.max_tokens = max_tokens;
@@ -354,7 +353,7 @@ TEST(Engine, ARowThatRunDidNotWriteEndsThatSequenceAlone) {
       int64_t row = 0;
       for (int seq = 0; seq < batch.num_seqs(); ++seq, ++row) {
         if (batch.q_begin.length(seq) <= 1 && batch.kv_len[static_cast<size_t>(seq)] == 5) continue;
-        std::copy_n(view.At(row), kVocab, logits.At(row));
+        std::copy_n(view.At(row), kToyVocab, logits.At(row));
       }
       return {};
     }
@@ -363,7 +362,7 @@ TEST(Engine, ARowThatRunDidNotWriteEndsThatSequenceAlone) {
     ToyRunner toy_;
   };
   auto engine = Engine::Start(Options(), std::make_unique<SkipsShortRows>(ToyOptions{
-                                             .num_blocks = 64, .block_size = 8, .vocab_size = kVocab}));
+                                             .num_blocks = 64, .block_size = 8, .vocab_size = kToyVocab}));
   ASSERT_TRUE(engine);
   const Ticket bad = MustSubmit(**engine, MakeRequest(1, 4, 20));
   const Ticket good = MustSubmit(**engine, MakeRequest(2, 10, 20));

@@ -67,7 +67,7 @@ struct Wish {
 
 Wish MakeWish(uint32_t seed) {
   std::mt19937 random(seed);
-  const auto id = [&] { return static_cast<int32_t>(random() % kVocab); };
+  const auto id = [&] { return static_cast<int32_t>(random() % kToyVocab); };
   Wish wish{
       .prompt = RandomPrompt(seed, 3 + seed * 5), .eos_ids = {id(), id(), id(), id(), id()}, .sampling = {}};
   SamplingParams& p = wish.sampling;
@@ -80,7 +80,7 @@ Wish MakeWish(uint32_t seed) {
   if (seed % 4 == 2) p.presence_penalty = -0.8f;
   if (seed % 2 == 1) p.logit_bias = {{.id = id(), .bias = 3.5f}, {.id = 96, .bias = -100.0f}};
   if (seed % 3 == 2) {
-    for (int32_t i = 0; i < kVocab; i += 3) p.allowed_token_ids.push_back(i);
+    for (int32_t i = 0; i < kToyVocab; i += 3) p.allowed_token_ids.push_back(i);
   }
   if (seed % 4 != 0) {
     // Few ids are left, so that the words come up.
@@ -90,26 +90,11 @@ Wish MakeWish(uint32_t seed) {
   return wish;
 }
 
-struct Load {
-  int32_t budget, max_num_seqs;
-  int64_t num_blocks;
-  uint32_t first, count;  // wishes
-};
-
-int64_t CheckAll(const Load& load) {
-  const EngineOptions options{.block_size = 8,
-                              .num_blocks = load.num_blocks,
-                              .max_model_len = 200,
-                              .max_num_seqs = load.max_num_seqs,
-                              .max_num_batched_tokens = load.budget,
-                              .max_queue = 100,
-                              .long_prefill_tokens = 0,
-                              .vocab_size = kVocab};
-  auto engine =
-      *Engine::Start(options, std::make_unique<ToyRunner>(ToyOptions{
-                                  .num_blocks = load.num_blocks, .block_size = 8, .vocab_size = kVocab}));
+// Asks for the wishes of [first, first + count) at once.
+int64_t CheckAll(const EngineLoad& load, uint32_t first, uint32_t count) {
+  auto engine = StartToyEngine(load);
   std::vector<std::shared_ptr<Record>> records;
-  for (uint32_t i = load.first; i < load.first + load.count; ++i) {
+  for (uint32_t i = first; i < first + count; ++i) {
     const Wish wish = MakeWish(i);
     records.push_back(std::make_shared<Record>());
     EXPECT_TRUE(engine->Submit({.prompt = wish.prompt,
@@ -117,10 +102,10 @@ int64_t CheckAll(const Load& load) {
                                 .eos_ids = wish.eos_ids,
                                 .sink = std::make_unique<RecordSink>(records.back())}));
   }
-  for (uint32_t i = load.first; i < load.first + load.count; ++i) {
+  for (uint32_t i = first; i < first + count; ++i) {
     SCOPED_TRACE(i);
     const Wish wish = MakeWish(i);
-    Record& record = *records[i - load.first];
+    Record& record = *records[i - first];
     record.Wait();
     EXPECT_EQ(record.error, "");
     Ids output = record.tokens;
@@ -142,21 +127,21 @@ int64_t CheckAll(const Load& load) {
 }
 
 TEST(LogitChanges, EveryDrawIsTheOneOfTheDefinition) {
-  CheckAll({.budget = 200, .max_num_seqs = 8, .num_blocks = 100, .first = 0, .count = 12});
-  CheckAll({.budget = 5, .max_num_seqs = 8, .num_blocks = 100, .first = 0, .count = 12});
+  CheckAll({.budget = 200, .max_num_seqs = 8, .num_blocks = 100}, 0, 12);
+  CheckAll({.budget = 5, .max_num_seqs = 8, .num_blocks = 100}, 0, 12);
   for (uint32_t alone = 0; alone < 12; ++alone) {
-    CheckAll({.budget = 64, .max_num_seqs = 1, .num_blocks = 100, .first = alone, .count = 1});
+    CheckAll({.budget = 64, .max_num_seqs = 1, .num_blocks = 100}, alone, 1);
   }
 }
 
 TEST(LogitChanges, CountWhatWasGeneratedBeforeAPreemption) {
-  EXPECT_GT(CheckAll({.budget = 64, .max_num_seqs = 8, .num_blocks = 18, .first = 0, .count = 12}), 0);
+  EXPECT_GT(CheckAll({.budget = 64, .max_num_seqs = 8, .num_blocks = 18}, 0, 12), 0);
 }
 
 TEST(LogitChanges, BadWordsNeverComeUp) {
   const auto engine =
-      *Engine::Start({.num_blocks = 64, .max_model_len = 200, .vocab_size = kVocab},
-                     std::make_unique<ToyRunner>(ToyOptions{.num_blocks = 64, .vocab_size = kVocab}));
+      *Engine::Start({.num_blocks = 64, .max_model_len = 200, .vocab_size = kToyVocab},
+                     std::make_unique<ToyRunner>(ToyOptions{.num_blocks = 64, .vocab_size = kToyVocab}));
   auto record = std::make_shared<Record>();
   SamplingParams sampling;
   sampling.seed = 4;

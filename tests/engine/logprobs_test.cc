@@ -119,24 +119,9 @@ void ExpectRight(const std::vector<int32_t>& prompt, const Record& record, int32
   }
 }
 
-struct Load {
-  int32_t budget, max_num_seqs;
-  int64_t num_blocks;
-};
-
 // Several prompts at once, one of a single token.
-int64_t RunBatch(const Load& load, ToyLog& log) {
-  const EngineOptions options{.block_size = 8,
-                              .num_blocks = load.num_blocks,
-                              .max_model_len = 200,
-                              .max_num_seqs = load.max_num_seqs,
-                              .max_num_batched_tokens = load.budget,
-                              .max_queue = 100,
-                              .long_prefill_tokens = 0,
-                              .vocab_size = kVocab};
-  auto engine = *Engine::Start(
-      options, std::make_unique<ToyRunner>(ToyOptions{
-                   .num_blocks = load.num_blocks, .block_size = 8, .vocab_size = kVocab, .log = &log}));
+int64_t RunBatch(const EngineLoad& load, ToyLog& log) {
+  auto engine = StartToyEngine(load, &log);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::shared_ptr<Record>> records;
   for (uint32_t i = 0; i < 8; ++i) {
@@ -168,8 +153,8 @@ int64_t PromptRowsOfABatch() {
 }
 
 TEST(PromptLogprobs, AreTheSameHoweverThePromptIsCutAndBatched) {
-  for (const Load& load :
-       {Load{1, 8, 64}, Load{3, 2, 64}, Load{7, 8, 64}, Load{64, 1, 64}, Load{64, 3, 64}, Load{200, 8, 64}}) {
+  for (const EngineLoad& load : {EngineLoad{1, 8, 64}, EngineLoad{3, 2, 64}, EngineLoad{7, 8, 64},
+                                 EngineLoad{64, 1, 64}, EngineLoad{64, 3, 64}, EngineLoad{200, 8, 64}}) {
     SCOPED_TRACE(::testing::Message() << "budget " << load.budget << ", seqs " << load.max_num_seqs);
     ToyLog log;
     RunBatch(load, log);
@@ -180,7 +165,7 @@ TEST(PromptLogprobs, AreTheSameHoweverThePromptIsCutAndBatched) {
 }
 
 TEST(PromptLogprobs, SurvivePreemptionsWithoutBeingComputedTwice) {
-  for (const Load& load : {Load{5, 8, 16}, Load{24, 8, 16}, Load{200, 8, 17}}) {
+  for (const EngineLoad& load : {EngineLoad{5, 8, 16}, EngineLoad{24, 8, 16}, EngineLoad{200, 8, 17}}) {
     ToyLog log;
     EXPECT_GT(RunBatch(load, log), 0);
     EXPECT_EQ(log.scored_rows, PromptRowsOfABatch());
@@ -190,7 +175,7 @@ TEST(PromptLogprobs, SurvivePreemptionsWithoutBeingComputedTwice) {
 // Bug case C05: with the prefix cache, prompt logprobs crash above one block or are those of the wrong
 // tokens.
 TEST(PromptLogprobs, C05AreTheSameTheSecondTime) {
-  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kVocab};
+  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kToyVocab};
   auto engine = *Engine::Start(options, std::make_unique<ToyRunner>(ToyOptions{.num_blocks = 64}));
   for (const uint32_t length : {15, 16, 17, 32, 33}) {
     SCOPED_TRACE(length);
@@ -211,7 +196,7 @@ TEST(PromptLogprobs, C05AreTheSameTheSecondTime) {
 
 TEST(PromptLogprobs, NobodyPaysWhoDidNotAsk) {
   ToyLog log;
-  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kVocab};
+  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kToyVocab};
   auto engine =
       *Engine::Start(options, std::make_unique<ToyRunner>(ToyOptions{.num_blocks = 64, .log = &log}));
   const auto record = std::make_shared<Record>();
@@ -244,7 +229,7 @@ TEST(PromptLogprobs, ABadRowEndsThatSequenceAlone) {
    private:
     ToyRunner toy_;
   };
-  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kVocab};
+  const EngineOptions options{.num_blocks = 64, .max_model_len = 200, .vocab_size = kToyVocab};
   auto engine = *Engine::Start(options, std::make_unique<WritesNanAtPosition4>(ToyOptions{.num_blocks = 64}));
   const auto submit = [&](int32_t fifth) {
     auto record = std::make_shared<Record>();

@@ -14,22 +14,7 @@
 namespace attest::testing {
 namespace {
 
-constexpr int64_t kVocab = 97;
 using Ids = std::vector<int32_t>;
-
-Ids Prompt(int32_t length, uint32_t seed) {
-  std::mt19937 random(seed);
-  Ids prompt(static_cast<size_t>(length));
-  for (int32_t& id : prompt) id = static_cast<int32_t>(random() % kVocab);
-  return prompt;
-}
-
-RequestSpec Spec(Ids prompt, int32_t max_tokens) {
-  RequestSpec spec{.prompt = std::move(prompt), .sampling = {}, .eos_ids = {}};
-  spec.sampling.temperature = 0;
-  spec.sampling.max_tokens = max_tokens;
-  return spec;
-}
 
 EngineOptions Options() {
   return {.block_size = 16,
@@ -37,13 +22,13 @@ EngineOptions Options() {
           .max_model_len = 2000,
           .max_num_seqs = 64,
           .max_num_batched_tokens = 512,
-          .vocab_size = kVocab};
+          .vocab_size = kToyVocab};
 }
 
 // An engine with its runner.
 struct Rig {
   explicit Rig(const EngineOptions& options, decltype(PrefixCacheOptions::hash) hash = &HashBytes)
-      : runner({.num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = kVocab}),
+      : runner({.num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = kToyVocab}),
         engine(options, runner, hash) {}
   // One after the other.
   std::vector<Outcome> Serve(const std::vector<RequestSpec>& specs) {
@@ -194,7 +179,7 @@ TEST(PrefixCacheEngine, AFailedStepLeavesNothingOfItselfInTheCache) {
     Status Run(const StepBatch& batch, View<float, 2> logits) override {
       if (++runs_ != 2) return toy_.Run(batch, logits);
       StepBatch wrong = batch;
-      for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kVocab);
+      for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kToyVocab);
       ATTEST_RETURN_IF_ERROR(toy_.Run(wrong, logits));
       return Fail(ErrorCode::kInternal, "failed half way");
     }
@@ -205,7 +190,7 @@ TEST(PrefixCacheEngine, AFailedStepLeavesNothingOfItselfInTheCache) {
   };
   EngineOptions options = Options();
   options.max_num_batched_tokens = 64;
-  WritesThenFails runner({.num_blocks = options.num_blocks, .block_size = 16, .vocab_size = kVocab});
+  WritesThenFails runner({.num_blocks = options.num_blocks, .block_size = 16, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   const RequestSpec spec = Spec(Prompt(200, 5), 10);
   Outcome broken, again;
@@ -236,7 +221,7 @@ TEST(PrefixCacheEngine, ASequenceWithoutLogitsTakesItsBlocksOutOfTheCache) {
   };
   EngineOptions options = Options();
   options.max_num_batched_tokens = 64;
-  SkipsOnce runner({.num_blocks = options.num_blocks, .block_size = 16, .vocab_size = kVocab});
+  SkipsOnce runner({.num_blocks = options.num_blocks, .block_size = 16, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   const RequestSpec spec = Spec(Prompt(200, 5), 10);
   Outcome broken, again;

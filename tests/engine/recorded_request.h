@@ -20,8 +20,6 @@
 
 namespace attest::testing {
 
-constexpr int64_t kVocab = 97;
-
 // What one request got.
 struct Record {
   std::mutex mutex;
@@ -69,10 +67,30 @@ class RecordSink final : public TokenSink {
   std::shared_ptr<Record> record_;
 };
 
+// What decides how requests share their steps.
+struct EngineLoad {
+  int32_t budget, max_num_seqs;
+  int64_t num_blocks;
+};
+
+inline std::unique_ptr<Engine> StartToyEngine(const EngineLoad& load, ToyLog* log = nullptr) {
+  const EngineOptions options{.block_size = 8,
+                              .num_blocks = load.num_blocks,
+                              .max_model_len = 200,
+                              .max_num_seqs = load.max_num_seqs,
+                              .max_num_batched_tokens = load.budget,
+                              .max_queue = 100,
+                              .long_prefill_tokens = 0,
+                              .vocab_size = kToyVocab};
+  return *Engine::Start(
+      options, std::make_unique<ToyRunner>(ToyOptions{
+                   .num_blocks = load.num_blocks, .block_size = 8, .vocab_size = kToyVocab, .log = log}));
+}
+
 inline std::vector<int32_t> RandomPrompt(uint32_t seed, size_t length) {
   std::mt19937 random(seed);
   std::vector<int32_t> prompt(length);
-  for (int32_t& id : prompt) id = static_cast<int32_t>(random() % kVocab);
+  for (int32_t& id : prompt) id = static_cast<int32_t>(random() % kToyVocab);
   return prompt;
 }
 
@@ -91,13 +109,13 @@ inline std::vector<std::vector<float>> AllRows(const std::vector<int32_t>& token
     batch.slots.push_back(kBlock + t);
     batch.logit_rows.push_back(t);
   }
-  ToyRunner runner({.num_blocks = 64, .block_size = kBlock, .vocab_size = kVocab});
-  std::vector<float> flat(tokens.size() * kVocab);
-  EXPECT_TRUE(runner.Run(batch, View<float, 2>::Dense(flat.data(), {length, kVocab})));
+  ToyRunner runner({.num_blocks = 64, .block_size = kBlock, .vocab_size = kToyVocab});
+  std::vector<float> flat(tokens.size() * kToyVocab);
+  EXPECT_TRUE(runner.Run(batch, View<float, 2>::Dense(flat.data(), {length, kToyVocab})));
   std::vector<std::vector<float>> rows;
   for (size_t t = 0; t < tokens.size(); ++t) {
-    rows.emplace_back(flat.begin() + static_cast<int64_t>(t * kVocab),
-                      flat.begin() + static_cast<int64_t>((t + 1) * kVocab));
+    rows.emplace_back(flat.begin() + static_cast<int64_t>(t * kToyVocab),
+                      flat.begin() + static_cast<int64_t>((t + 1) * kToyVocab));
   }
   return rows;
 }

@@ -12,31 +12,15 @@
 namespace attest::testing {
 namespace {
 
-constexpr int64_t kVocab = 97;
-
-RequestSpec Spec(std::vector<int32_t> prompt, int32_t max_tokens) {
-  RequestSpec spec{.prompt = std::move(prompt), .sampling = {}, .eos_ids = {}};
-  spec.sampling.temperature = 0;
-  spec.sampling.max_tokens = max_tokens;
-  return spec;
-}
-
-std::vector<int32_t> Prompt(int32_t length, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> prompt(static_cast<size_t>(length));
-  for (int32_t& id : prompt) id = static_cast<int32_t>(random() % kVocab);
-  return prompt;
-}
-
 Outcome RunAlone(const RequestSpec& spec) {
   const EngineOptions options{.block_size = 16,
                               .num_blocks = 100,
                               .max_model_len = 1000,
                               .max_num_seqs = 1,
                               .max_num_batched_tokens = 4096,
-                              .vocab_size = kVocab,
+                              .vocab_size = kToyVocab,
                               .prefix_caching = false};
-  ToyRunner runner({.num_blocks = 100, .block_size = 16, .vocab_size = kVocab});
+  ToyRunner runner({.num_blocks = 100, .block_size = 16, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   Outcome outcome;
   engine.Add(spec, &outcome);
@@ -68,9 +52,9 @@ TEST(Scheduler, FollowsTheWorkedTrace) {
                               .max_model_len = 100,
                               .max_num_seqs = 8,
                               .max_num_batched_tokens = 8,
-                              .vocab_size = kVocab,
+                              .vocab_size = kToyVocab,
                               .prefix_caching = false};
-  ToyRunner runner({.num_blocks = 7, .block_size = 4, .vocab_size = kVocab});
+  ToyRunner runner({.num_blocks = 7, .block_size = 4, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   Outcome a_out, b_out, c_out;
   const RequestSpec a_spec = Spec(Prompt(6, 1), 3), b_spec = Spec(Prompt(9, 2), 12),
@@ -152,8 +136,8 @@ TEST(Scheduler, FollowsTheWorkedTraceWithThePrefixCache) {
                               .max_model_len = 100,
                               .max_num_seqs = 8,
                               .max_num_batched_tokens = 8,
-                              .vocab_size = kVocab};
-  ToyRunner runner({.num_blocks = 7, .block_size = 4, .vocab_size = kVocab});
+                              .vocab_size = kToyVocab};
+  ToyRunner runner({.num_blocks = 7, .block_size = 4, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   Outcome a_out, b_out, c_out;
   const RequestSpec a_spec = Spec(Prompt(6, 1), 3), b_spec = Spec(Prompt(9, 2), 12),
@@ -222,8 +206,8 @@ TEST(Scheduler, PreemptsTheLastAndKeepsTheOrderOfArrival) {
                               .max_model_len = 100,
                               .max_num_seqs = 8,
                               .max_num_batched_tokens = 64,
-                              .vocab_size = kVocab};
-  ToyRunner runner({.num_blocks = 5, .block_size = 8, .vocab_size = kVocab});
+                              .vocab_size = kToyVocab};
+  ToyRunner runner({.num_blocks = 5, .block_size = 8, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(4);
   std::vector<Sequence*> seqs;
@@ -251,8 +235,8 @@ TEST(Scheduler, DoesNotLetALaterRequestOvertakeOneThatDoesNotFit) {
                               .max_model_len = 100,
                               .max_num_seqs = 8,
                               .max_num_batched_tokens = 64,
-                              .vocab_size = kVocab};
-  ToyRunner runner({.num_blocks = 5, .block_size = 8, .vocab_size = kVocab});
+                              .vocab_size = kToyVocab};
+  ToyRunner runner({.num_blocks = 5, .block_size = 8, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(3);
   std::vector<Sequence*> seqs{engine.Add(Spec(Prompt(16, 1), 4), &outcomes[0]),
@@ -271,7 +255,7 @@ TEST(Scheduler, C32ALongPromptDoesNotHoldShortOnesBack) {
                               .max_model_len = 110000,
                               .max_num_seqs = 64,
                               .max_num_batched_tokens = 2048,
-                              .vocab_size = kVocab};
+                              .vocab_size = kToyVocab};
   // The toy reads every slot, which is quadratic; lengths are all that matters here.
   class Blind final : public StepRunner {
    public:
@@ -300,11 +284,11 @@ TEST(Scheduler, AFailedRunLeavesOtherSequencesAsTheyWere) {
                               .max_model_len = 100,
                               .max_num_seqs = 1,
                               .max_num_batched_tokens = 4,
-                              .vocab_size = kVocab};
+                              .vocab_size = kToyVocab};
   int64_t run = 0;
   ToyRunner runner({.num_blocks = 40,
                     .block_size = 8,
-                    .vocab_size = kVocab,
+                    .vocab_size = kToyVocab,
                     .log = nullptr,
                     .before_run = [&run](const StepBatch&) -> Status {
                       if (++run == 3) return Fail(ErrorCode::kUnsupported, "no kernel for this step");
@@ -329,8 +313,8 @@ TEST(Scheduler, APreemptedSequenceComesBackWithItsWholeText) {
                               .max_model_len = 200,
                               .max_num_seqs = 8,
                               .max_num_batched_tokens = 2048,
-                              .vocab_size = kVocab};
-  ToyRunner runner({.num_blocks = 12, .block_size = 16, .vocab_size = kVocab});
+                              .vocab_size = kToyVocab};
+  ToyRunner runner({.num_blocks = 12, .block_size = 16, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(3);
   std::vector<RequestSpec> specs;
@@ -348,7 +332,7 @@ class HalfDone final : public StepRunner {
   Status Run(const StepBatch& batch, View<float, 2> logits) override {
     if (random_() % 60 != 0) return toy_.Run(batch, logits);
     StepBatch wrong = batch;
-    for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kVocab);
+    for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kToyVocab);
     ATTEST_RETURN_IF_ERROR(toy_.Run(wrong, logits));
     return Fail(ErrorCode::kInternal, "failed half way");
   }
@@ -368,8 +352,8 @@ RequestSpec RandomSpec(std::mt19937& random, int32_t max_total) {
   if (random() % 3 == 0) sampling.top_p = 0.3f + static_cast<float>(random() % 70) / 100.0f;
   if (random() % 4 == 0) sampling.min_p = 0.05f;
   sampling.seed = static_cast<int64_t>(random());
-  for (int i = 0; i < 3; ++i) spec.eos_ids.push_back(static_cast<int32_t>(random() % kVocab));
-  if (random() % 4 == 0) sampling.stop_token_ids.push_back(static_cast<int32_t>(random() % kVocab));
+  for (int i = 0; i < 3; ++i) spec.eos_ids.push_back(static_cast<int32_t>(random() % kToyVocab));
+  if (random() % 4 == 0) sampling.stop_token_ids.push_back(static_cast<int32_t>(random() % kToyVocab));
   sampling.ignore_eos = random() % 4 == 0;
   sampling.min_tokens = static_cast<int32_t>(random() % static_cast<uint32_t>(sampling.max_tokens + 1)) / 3;
   return spec;
@@ -397,10 +381,10 @@ TEST(Scheduler, GivesEveryRequestTheTextItGetsAlone) {
         .max_num_batched_tokens = static_cast<int32_t>(std::array{1, 2, 3, 8, 17, 64, 8192}[random() % 7]),
         .max_queue = 4096,
         .long_prefill_tokens = static_cast<int32_t>(random() % 3 == 0 ? 1 + random() % 8 : 0),
-        .vocab_size = kVocab,
+        .vocab_size = kToyVocab,
         .prefix_caching = random() % 4 != 0,
         .policy = random() % 2 == 0 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs};
-    HalfDone runner({.num_blocks = num_blocks, .block_size = block_size, .vocab_size = kVocab}, random);
+    HalfDone runner({.num_blocks = num_blocks, .block_size = block_size, .vocab_size = kToyVocab}, random);
     SequentialEngine engine(options, runner);
 
     constexpr size_t kRequests = 14;

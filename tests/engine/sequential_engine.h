@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/step_batch.h"
+#include "tests/support/toy_runner.h"
 
 namespace attest::testing {
 
@@ -55,6 +57,21 @@ struct RequestSpec {
   int32_t priority = 0;
   std::string cache_salt = {};
 };
+
+inline std::vector<int32_t> Prompt(int32_t length, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> prompt(static_cast<size_t>(length));
+  for (int32_t& id : prompt) id = static_cast<int32_t>(random() % kToyVocab);
+  return prompt;
+}
+
+// Greedy.
+inline RequestSpec Spec(std::vector<int32_t> prompt, int32_t max_tokens) {
+  RequestSpec spec{.prompt = std::move(prompt), .sampling = {}, .eos_ids = {}};
+  spec.sampling.temperature = 0;
+  spec.sampling.max_tokens = max_tokens;
+  return spec;
+}
 
 class SequentialEngine {
  public:

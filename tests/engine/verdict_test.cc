@@ -20,7 +20,6 @@
 namespace attest::testing {
 namespace {
 
-constexpr int64_t kVocab = 97;
 using Action = StepVerdict::Action;
 
 struct Plot {
@@ -35,7 +34,7 @@ class WrongRunner final : public StepRunner {
   // fast they were submitted; null: it does not wait.
   WrongRunner(const EngineOptions& options, const Plot& plot, std::shared_ptr<std::latch> gate = nullptr)
       : gate_(std::move(gate)),
-        toy_({.num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = kVocab}),
+        toy_({.num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = kToyVocab}),
         plot_(plot) {}
 
   Status Run(const StepBatch& batch, View<float, 2> logits) override {
@@ -43,7 +42,7 @@ class WrongRunner final : public StepRunner {
     ++step_;
     if (step_ < plot_.first_wrong || step_ > plot_.last_wrong) return toy_.Run(batch, logits);
     StepBatch wrong = batch;
-    for (int32_t& token : wrong.tokens) token = static_cast<int32_t>((token + 1) % kVocab);
+    for (int32_t& token : wrong.tokens) token = static_cast<int32_t>((token + 1) % kToyVocab);
     return toy_.Run(wrong, logits);
   }
   StepVerdict TakeVerdict() override {
@@ -109,7 +108,7 @@ EngineOptions Options(int64_t num_blocks = 64) {
           .max_model_len = 200,
           .max_num_seqs = 4,  // some wait
           .max_num_batched_tokens = 32,
-          .vocab_size = kVocab};
+          .vocab_size = kToyVocab};
 }
 
 constexpr size_t kRequests = 7;
@@ -118,7 +117,7 @@ constexpr int32_t kTokens = 24;
 std::vector<int32_t> PromptOf(size_t index) {
   std::mt19937 random(static_cast<uint32_t>(index));
   std::vector<int32_t> prompt;
-  for (size_t i = 0; i < 3 + 11 * index; ++i) prompt.push_back(static_cast<int32_t>(random() % kVocab));
+  for (size_t i = 0; i < 3 + 11 * index; ++i) prompt.push_back(static_cast<int32_t>(random() % kToyVocab));
   return prompt;
 }
 

@@ -31,7 +31,7 @@ using testing::kWeightTypes;
 using testing::MakeWeights;
 using testing::RandomWeights;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kMaxTokens = 512;
 
 enum class Arithmetic { kF32, kI16, kBf16 };
@@ -59,7 +59,7 @@ struct Activations {
 
 Activations MakeActivations(int64_t rows, int64_t cols, uint32_t seed) {
   Activations x{.rows = rows, .cols = cols, .storage = {}};
-  x.storage.assign(static_cast<size_t>(rows * x.stride()), kNan);
+  x.storage.assign(static_cast<size_t>(rows * x.stride()), kPoison);
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
   for (int64_t r = 0; r < rows; ++r) {
@@ -167,7 +167,7 @@ struct Product {
 Product Multiply(const PackedMatrix& w, const Activations& x, int64_t rows, ThreadTeam& team) {
   static MatMulScratch scratch;
   Product product{.y = {}, .stride = w.rows() + 3};
-  product.y.assign(static_cast<size_t>(rows * product.stride), kNan);
+  product.y.assign(static_cast<size_t>(rows * product.stride), kPoison);
   MatMul(w,
          {.x = x.view(rows),
           .y = {.data = product.y.data(), .shape = {rows, w.rows()}, .stride = {product.stride, 1}}},
@@ -289,7 +289,7 @@ TEST_P(MatMulOfType, DequantizeRowIsExact) {
   for (const auto& [kernel, mode] : Kernels()) {
     const PackedMatrix packed = Pack({Stored(w)}, kernel, mode, team);
     std::vector<float> want(512);
-    std::vector<float> got(513, kNan);
+    std::vector<float> got(513, kPoison);
     for (int64_t r = 0; r < w.rows; ++r) {
       DequantizeBlocks(dtype, w.stored.data() + r * w.row_bytes(), 512, want.data());
       packed.DequantizeRow(r, got.data());
@@ -377,7 +377,7 @@ TEST(MatMul, ARowDoesNotDependOnTheValuesOfOtherRows) {
     Activations other = x;
     for (int64_t m = 0; m < 64; ++m) {
       for (int64_t k = 0; m != 5 && k < 512; ++k)
-        other.storage[static_cast<size_t>(m * x.stride() + k)] = kNan;
+        other.storage[static_cast<size_t>(m * x.stride() + k)] = kPoison;
     }
     for (const auto& [kernel, mode] : Kernels()) {
       const PackedMatrix packed = Pack({Stored(w)}, kernel, mode, teams.two);
@@ -483,7 +483,7 @@ TEST(MatMul, ReservedScratchIsLargeEnoughAndZeroRowsAreNothing) {
   const PackedMatrix packed = Pack({Stored(w)}, "", ComputeMode::kFast, team);
   MatMulScratch scratch;
   ASSERT_TRUE(scratch.Reserve(packed, 64, team).has_value());
-  std::vector<float> y(64 * 48, kNan);
+  std::vector<float> y(64 * 48, kPoison);
   MatMul(packed, {.x = x.view(0), .y = View<float, 2>::Dense(y.data(), {0, 48})}, scratch, team);
   EXPECT_TRUE(std::isnan(y[0]));
   for (int64_t rows : {1, 7, 8, 64}) {

@@ -14,7 +14,7 @@ namespace {
 // transformers and we both compute in float32 on the same weights. Each of about ten sums per layer of up to
 // 160 terms has a relative rounding error near 6e-8 * sqrt(160) = 8e-7; two layers and a head on logits up to
 // 5 give some 1e-5. Measured: below 5e-6.
-constexpr double kPreciseTolerance = 5e-5;
+constexpr double kTinyTolerance = 5e-5;
 
 class TinyModel : public ::testing::TestWithParam<const char*> {
  protected:
@@ -74,12 +74,12 @@ TEST_P(TinyModel, PreciseModeGivesTheRecordedLogits) {
   ModelDriver driver(*model, team_, 1, 128);
   const auto logits = driver.Step(0, tokens());
   ASSERT_NE(logits.data, nullptr);
-  EXPECT_LE(LargestLogitDifference(logits, "full_logits"), kPreciseTolerance);
+  EXPECT_LE(LargestLogitDifference(logits, "full_logits"), kTinyTolerance);
   Comparison comparison;
   for (size_t t = 0; t < prompt_.positions(); ++t) comparison.Add(prompt_, t, logits.At(t), logits.shape[1]);
   EXPECT_EQ(comparison.positions, 96);
-  EXPECT_LE(comparison.max_difference, kPreciseTolerance) << comparison.worst;
-  EXPECT_LE(comparison.largest_gap_where_greedy_differs, 2 * kPreciseTolerance);
+  EXPECT_LE(comparison.max_difference, kTinyTolerance) << comparison.worst;
+  EXPECT_LE(comparison.largest_gap_where_greedy_differs, 2 * kTinyTolerance);
 }
 
 // For logprobs of prompts: a step that asked for its last row only can be asked for the others, in any order
@@ -101,7 +101,7 @@ TEST_P(TinyModel, LogitsOfFurtherRowsAreThoseOfTheStep) {
   }
   EXPECT_LE(
       LargestLogitDifference(View<const float, 2>::Dense(ordered.data(), {count, vocab}), "full_logits"),
-      kPreciseTolerance);
+      kTinyTolerance);
 }
 
 // The yardstick of the default mode: transformers itself in bfloat16, which rounds every activation.
@@ -133,7 +133,7 @@ TEST_P(TinyModel, B08LogitsOfHalfPrecisionWeightsMatchTheReferenceOfTheArchitect
   ASSERT_NE(logits.data, nullptr);
   const double to_f32 = LargestLogitDifference(logits, "full_logits");
   const double to_bf16 = LargestLogitDifference(logits, "bf16_logits");
-  EXPECT_LE(to_f32, kPreciseTolerance);
+  EXPECT_LE(to_f32, kTinyTolerance);
   // Rounding anywhere in the residual path would show: bf16 is 100 times further away.
   EXPECT_GT(to_bf16, 100 * to_f32);
 }
@@ -151,7 +151,7 @@ TEST_P(TinyModel, ChunksStepsAndCompanionsDoNotChangeTheLogits) {
       const double difference = std::abs(row[j] - *whole.At(t, j));
       if (!(difference <= largest)) largest = std::isnan(difference) ? INFINITY : difference;
     }
-    EXPECT_LE(largest, kPreciseTolerance) << how << ", position " << t;
+    EXPECT_LE(largest, kTinyTolerance) << how << ", position " << t;
   };
   for (const size_t chunk : {1u, 5u, 16u, 17u, 64u}) {
     ModelDriver driver(*model, team_, 1, 128);
@@ -193,7 +193,7 @@ TEST_P(TinyModel, AsGgufItGivesTheSameLogits) {
   ModelDriver driver(*model, team_, 1, 128);
   const auto logits = driver.Step(0, tokens());
   ASSERT_NE(logits.data, nullptr);
-  EXPECT_LE(LargestLogitDifference(logits, "full_logits"), kPreciseTolerance);
+  EXPECT_LE(LargestLogitDifference(logits, "full_logits"), kTinyTolerance);
 }
 
 TEST_P(TinyModel, TheOldConfigSpellingGivesTheSameLogits) {
@@ -212,7 +212,7 @@ TEST_P(TinyModel, TheOldConfigSpellingGivesTheSameLogits) {
   ModelDriver driver(*model, team_, 1, 128);
   const auto logits = driver.Step(0, tokens());
   ASSERT_NE(logits.data, nullptr);
-  EXPECT_LE(LargestLogitDifference(logits, "full_logits"), kPreciseTolerance);
+  EXPECT_LE(LargestLogitDifference(logits, "full_logits"), kTinyTolerance);
 }
 
 TEST_P(TinyModel, StageTimesAddUp) {

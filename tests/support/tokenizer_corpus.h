@@ -19,6 +19,8 @@
 
 namespace attest {
 
+inline const std::string kTextData = std::string(ATTEST_SOURCE_DIR) + "/tests/data/text";
+
 // CRC-32 as in zlib.
 inline uint32_t Crc32(std::string_view data, uint32_t value = 0) {
   static const std::array<uint32_t, 256> kTable = [] {

@@ -19,6 +19,8 @@
 
 namespace attest::testing {
 
+inline constexpr int64_t kToyVocab = 97;  // ids of the prompts that tests make up
+
 inline uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t z = a * 0x9E3779B97F4A7C15u ^ (b + 0x632BE59BD9B4E019u);
   z = (z ^ (z >> 32)) * 0xD6E8FEB86659FD93u;

@@ -11,10 +11,8 @@
 namespace attest {
 namespace {
 
-const std::string kData = std::string(ATTEST_SOURCE_DIR) + "/tests/data/text";
-
 std::unique_ptr<Tokenizer> Load(const std::string& name) {
-  auto tokenizer = Tokenizer::FromTokenizerJson(ReadWholeFile(kData + "/" + name + ".tokenizer.json"));
+  auto tokenizer = Tokenizer::FromTokenizerJson(ReadWholeFile(kTextData + "/" + name + ".tokenizer.json"));
   EXPECT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
   return tokenizer.has_value() ? *std::move(tokenizer) : nullptr;
 }
@@ -56,7 +54,7 @@ class Streaming : public testing::TestWithParam<const char*> {};
 TEST_P(Streaming, JoinsToTheFullDecode) {
   const auto tokenizer = Load(GetParam());
   ASSERT_NE(tokenizer, nullptr);
-  const TokenizerCorpus corpus(kData);
+  const TokenizerCorpus corpus(kTextData);
   SplitMix64 rng(11);
   for (int round = 0; round < 1500; ++round) {
     const std::vector<int32_t> ids = RandomIds(*tokenizer, corpus, rng);
@@ -68,7 +66,7 @@ TEST_P(Streaming, JoinsToTheFullDecode) {
 TEST_P(Streaming, AfterAPromptContinuesItsDecode) {
   const auto tokenizer = Load(GetParam());
   ASSERT_NE(tokenizer, nullptr);
-  const TokenizerCorpus corpus(kData);
+  const TokenizerCorpus corpus(kTextData);
   SplitMix64 rng(12);
   for (int round = 0; round < 500; ++round) {
     const bool skip = round % 2 == 0;

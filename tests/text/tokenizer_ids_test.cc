@@ -10,17 +10,15 @@
 namespace attest {
 namespace {
 
-const std::string kData = std::string(ATTEST_SOURCE_DIR) + "/tests/data/text";
-
 const TokenizerCorpus& Corpus() {
-  static const TokenizerCorpus kCorpus(kData);
+  static const TokenizerCorpus kCorpus(kTextData);
   return kCorpus;
 }
 
 class RecordedIds : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const std::string path = kData + "/" + GetParam() + ".tokenizer.json";
+    const std::string path = kTextData + "/" + GetParam() + ".tokenizer.json";
     auto loaded = Tokenizer::FromTokenizerJson(ReadWholeFile(path));
     ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
     tokenizer_ = *std::move(loaded);
@@ -29,7 +27,7 @@ class RecordedIds : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(RecordedIds, AreOurIdsAndOurTexts) {
-  const IdHashes recorded = ReadIdHashes(kData + "/" + GetParam() + ".ids");
+  const IdHashes recorded = ReadIdHashes(kTextData + "/" + GetParam() + ".ids");
   EXPECT_EQ(CompareWithRecorded(*tokenizer_, Corpus(), recorded), "");
 }
 
@@ -45,7 +43,7 @@ TEST(TokenizerCorpus, IsTheOneThatWasRecorded) {
     const auto size = static_cast<int32_t>(text.size());
     hash = Crc32(text, Crc32OfIds({&size, 1}, hash));
   }
-  EXPECT_EQ(hash, ReadIdHashes(kData + "/gpt2.ids").corpus);
+  EXPECT_EQ(hash, ReadIdHashes(kTextData + "/gpt2.ids").corpus);
 }
 
 }  // namespace

@@ -17,8 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kData = std::string(ATTEST_SOURCE_DIR) + "/tests/data/text";
-
 json Minimal() {
   return json::parse(R"({
     "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
@@ -147,7 +145,7 @@ TEST(TokenizerJson, RefusesTextThatIsNoDocument) {
 }
 
 TEST(TokenizerJson, SurvivesEveryInputThatOnceHurt) {
-  for (const auto& entry : std::filesystem::directory_iterator(kData + "/crashes")) {
+  for (const auto& entry : std::filesystem::directory_iterator(kTextData + "/crashes")) {
     const std::string text = ReadWholeFile(entry.path());
     const auto tokenizer = Tokenizer::FromTokenizerJson(text);
     if (!tokenizer.has_value()) continue;
@@ -170,7 +168,7 @@ TEST(TokenizerJson, TakesBosAndEosFromTheConfig) {
 }
 
 std::unique_ptr<Tokenizer> Fixture(const std::string& name) {
-  auto tokenizer = Tokenizer::FromTokenizerJson(ReadWholeFile(kData + "/" + name + ".tokenizer.json"));
+  auto tokenizer = Tokenizer::FromTokenizerJson(ReadWholeFile(kTextData + "/" + name + ".tokenizer.json"));
   EXPECT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
   return *std::move(tokenizer);
 }
@@ -204,7 +202,7 @@ TEST(Tokenizer, NeverMakesAControlTokenOfTextThatMustNotSteer) {
 }
 
 TEST(Tokenizer, RoundTripsEveryByteLevelText) {
-  const TokenizerCorpus corpus(kData);
+  const TokenizerCorpus corpus(kTextData);
   for (const char* name : {"gpt2", "llama3", "smollm", "tekken"}) {
     const auto tokenizer = Fixture(name);
     for (size_t i = TokenizerCorpus::kNumLong + 1; i < TokenizerCorpus::kNumStrings; i += 17) {
@@ -238,7 +236,7 @@ TEST(Tokenizer, TokenBytesJoinToTheText) {
 
 TEST(Tokenizer, GivesTheSameIdsFromManyThreads) {
   const auto tokenizer = Fixture("llama3");
-  const TokenizerCorpus corpus(kData);
+  const TokenizerCorpus corpus(kTextData);
   const auto encode_all = [&] {
     std::vector<std::vector<int32_t>> all;
     for (size_t i = 5000; i < 5400; ++i) all.push_back(tokenizer->Encode(corpus.String(i)));
@@ -254,7 +252,7 @@ TEST(Tokenizer, GivesTheSameIdsFromManyThreads) {
 
 // A quadratic step on one megabyte takes minutes; the bound leaves room for a slow, shared machine.
 TEST(Tokenizer, EncodesAMegabyteWithoutSpacesInSeconds) {
-  const TokenizerCorpus corpus(kData);
+  const TokenizerCorpus corpus(kTextData);
   for (const char* name : {"gpt2", "llama3", "tekken", "llama", "gemma"}) {
     const auto tokenizer = Fixture(name);
     for (size_t i = 1; i <= TokenizerCorpus::kNumLong; ++i) {

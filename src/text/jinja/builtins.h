@@ -33,6 +33,11 @@ class Environment {
   [[nodiscard]] virtual int64_t unix_time() const = 0;  // strftime_now
 };
 
+template <size_t kSize>
+[[nodiscard]] bool Has(const std::array<std::string_view, kSize>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 [[nodiscard]] bool IsKnownFilter(std::string_view name);
 [[nodiscard]] bool IsKnownTest(std::string_view name);
 [[nodiscard]] bool IsKnownMethod(std::string_view name);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/escape_markup.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/strings.h"
 
@@ -23,11 +24,6 @@ constexpr std::array<std::string_view, 32> kTests = {
     "filter",   "float",    "ge",      "gt",          "in",        "integer", "iterable",    "le",
     "lower",    "lt",       "mapping", "ne",          "none",      "number",  "odd",         "sameas",
     "sequence", "string",   "test",    "true",        "undefined", "upper",   "greaterthan", "lessthan"};
-
-template <size_t kSize>
-bool Has(const std::array<std::string_view, kSize>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 [[noreturn]] void Bad(const Arguments& arguments, const std::string& what) {
   throw RenderError(arguments.line, what);
@@ -250,32 +246,6 @@ Value IndentFilter(const Value& input, const Arguments& arguments, Environment& 
   return out;
 }
 
-std::string EscapeHtml(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 Value RoundFilter(const Value& input, const Arguments& arguments) {
   if (!input.is_number()) Bad(arguments, fmt::format("round of a '{}'", input.type_name()));
   const int64_t precision = Integer(arguments, 0, "precision", 0);
@@ -411,7 +381,7 @@ Value ApplyFilter(std::string_view name, const Value& input, const Arguments& ar
                               : Value(std::fabs(input.number()));
   }
   if (name == "attr") return GetAttribute(input, Str(Require(arguments, 0, "name", "attr")), line);
-  if (name == "e" || name == "escape" || name == "forceescape") return EscapeHtml(Str(input));
+  if (name == "e" || name == "escape" || name == "forceescape") return EscapeMarkup(Str(input));
   Bad(arguments, fmt::format("the filter '{}' is not supported", name));
 }
 

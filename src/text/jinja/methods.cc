@@ -23,11 +23,6 @@ constexpr std::array<std::string_view, 5> kGlobals = {"dict", "namespace", "rais
                                                       "strftime_now"};
 constexpr int64_t kMaxRange = 100000;  // Jinja's sandbox has the same limit
 
-template <size_t kSize>
-bool Has(const std::array<std::string_view, kSize>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 [[noreturn]] void Bad(int line, const std::string& what) { throw RenderError(line, what); }
 
 const std::string& RequireString(const Arguments& arguments, size_t index, std::string_view method) {
