@@ -12,6 +12,21 @@
 namespace attest::testing {
 namespace {
 
+EngineOptions FewBlocks(int block_size, int64_t num_blocks, int32_t budget, bool prefix_caching = true) {
+  return {.block_size = block_size,
+          .num_blocks = num_blocks,
+          .max_model_len = 100,
+          .max_num_seqs = 8,
+          .max_num_batched_tokens = budget,
+          .vocab_size = kToyVocab,
+          .prefix_caching = prefix_caching};
+}
+
+ToyOptions SizesOf(const EngineOptions& options) {
+  return {
+      .num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = options.vocab_size};
+}
+
 Outcome RunAlone(const RequestSpec& spec) {
   const EngineOptions options{.block_size = 16,
                               .num_blocks = 100,
@@ -20,7 +35,7 @@ Outcome RunAlone(const RequestSpec& spec) {
                               .max_num_batched_tokens = 4096,
                               .vocab_size = kToyVocab,
                               .prefix_caching = false};
-  ToyRunner runner({.num_blocks = 100, .block_size = 16, .vocab_size = kToyVocab});
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   Outcome outcome;
   engine.Add(spec, &outcome);
@@ -47,14 +62,9 @@ using Ids = std::vector<int32_t>;
 // Budget 8, block 4, seven blocks of which 0 is reserved. A: 6 tokens in, 3 out. B: 9 in, 12 out. C: A's
 // prompt, 6 out, arrives after step 3. Worked out by hand; there is no prefix cache in it.
 TEST(Scheduler, FollowsTheWorkedTrace) {
-  const EngineOptions options{.block_size = 4,
-                              .num_blocks = 7,
-                              .max_model_len = 100,
-                              .max_num_seqs = 8,
-                              .max_num_batched_tokens = 8,
-                              .vocab_size = kToyVocab,
-                              .prefix_caching = false};
-  ToyRunner runner({.num_blocks = 7, .block_size = 4, .vocab_size = kToyVocab});
+  const EngineOptions options =
+      FewBlocks(/*block_size=*/4, /*num_blocks=*/7, /*budget=*/8, /*prefix_caching=*/false);
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   Outcome a_out, b_out, c_out;
   const RequestSpec a_spec = Spec(Prompt(6, 1), 3), b_spec = Spec(Prompt(9, 2), 12),
@@ -131,13 +141,8 @@ TEST(Scheduler, FollowsTheWorkedTrace) {
 
 // The same requests with the prefix cache, worked out by hand too.
 TEST(Scheduler, FollowsTheWorkedTraceWithThePrefixCache) {
-  const EngineOptions options{.block_size = 4,
-                              .num_blocks = 7,
-                              .max_model_len = 100,
-                              .max_num_seqs = 8,
-                              .max_num_batched_tokens = 8,
-                              .vocab_size = kToyVocab};
-  ToyRunner runner({.num_blocks = 7, .block_size = 4, .vocab_size = kToyVocab});
+  const EngineOptions options = FewBlocks(/*block_size=*/4, /*num_blocks=*/7, /*budget=*/8);
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   Outcome a_out, b_out, c_out;
   const RequestSpec a_spec = Spec(Prompt(6, 1), 3), b_spec = Spec(Prompt(9, 2), 12),
@@ -201,13 +206,8 @@ TEST(Scheduler, FollowsTheWorkedTraceWithThePrefixCache) {
 
 TEST(Scheduler, PreemptsTheLastAndKeepsTheOrderOfArrival) {
   // Four sequences of one block each; the first needs a second block, then a third.
-  const EngineOptions options{.block_size = 8,
-                              .num_blocks = 5,
-                              .max_model_len = 100,
-                              .max_num_seqs = 8,
-                              .max_num_batched_tokens = 64,
-                              .vocab_size = kToyVocab};
-  ToyRunner runner({.num_blocks = 5, .block_size = 8, .vocab_size = kToyVocab});
+  const EngineOptions options = FewBlocks(/*block_size=*/8, /*num_blocks=*/5, /*budget=*/64);
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(4);
   std::vector<Sequence*> seqs;
@@ -230,13 +230,8 @@ TEST(Scheduler, PreemptsTheLastAndKeepsTheOrderOfArrival) {
 }
 
 TEST(Scheduler, DoesNotLetALaterRequestOvertakeOneThatDoesNotFit) {
-  const EngineOptions options{.block_size = 8,
-                              .num_blocks = 5,
-                              .max_model_len = 100,
-                              .max_num_seqs = 8,
-                              .max_num_batched_tokens = 64,
-                              .vocab_size = kToyVocab};
-  ToyRunner runner({.num_blocks = 5, .block_size = 8, .vocab_size = kToyVocab});
+  const EngineOptions options = FewBlocks(/*block_size=*/8, /*num_blocks=*/5, /*budget=*/64);
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(3);
   std::vector<Sequence*> seqs{engine.Add(Spec(Prompt(16, 1), 4), &outcomes[0]),
@@ -314,7 +309,7 @@ TEST(Scheduler, APreemptedSequenceComesBackWithItsWholeText) {
                               .max_num_seqs = 8,
                               .max_num_batched_tokens = 2048,
                               .vocab_size = kToyVocab};
-  ToyRunner runner({.num_blocks = 12, .block_size = 16, .vocab_size = kToyVocab});
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(3);
   std::vector<RequestSpec> specs;
