@@ -70,16 +70,19 @@ function(attest_isa_flags)
   endforeach()
 endfunction()
 
-# attest_unite(TARGET SOURCE...): release builds by g++ compile up to eight files of one folder as one unit, so that their
-# headers are parsed once; without it (ATTEST_UNITE=OFF) the build takes twice as long. Files with the same expensive
-# header come together. So the unnamed namespaces of one folder must not define a name twice; the sanitizers' builds,
-# a file at a time, show that every file includes what it uses.
+# attest_unite(TARGET SOURCE...): up to eight files of one folder are compiled as one unit (with ATTEST_UNITE, as release
+# builds have it), so that their headers are parsed once; without, the build takes twice as long. Files with the same
+# expensive header come together. So the unnamed namespaces of one folder must not define a name twice. Builds of a file
+# at a time show that every file includes what it uses.
 function(attest_unite target)
-  if(NOT ATTEST_UNITE OR NOT CMAKE_BUILD_TYPE STREQUAL "Release" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(NOT ATTEST_UNITE)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)  # what another file of the unit defines
+  target_compile_options(${target} PRIVATE -Wno-shadow)  # of what another file of the unit defines
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)  # raised where that is in no header
+  endif()
   set(light "")
   foreach(source ${ARGN})
     file(STRINGS ${source} heavy REGEX "^#include .*(json|http_connection|boost/|CLI/)" LIMIT_COUNT 1)
