@@ -3,8 +3,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build_packages=(ca-certificates cmake g++ ninja-build pkg-config python3 python3-pip
-  libboost-dev libcli11-dev libfmt-dev libpcre2-dev libspdlog-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
-  prometheus-cpp-dev)
+  libboost-dev libcli11-dev libfmt-dev libpcre2-dev libspdlog-dev libutf8proc-dev libxxhash-dev libyaml-cpp-dev
+  nlohmann-json3-dev prometheus-cpp-dev)
 test_packages=(libgtest-dev libgmock-dev python3-venv curl wrk)
 # Formatting, static analysis and libFuzzer come from clang 19: Debian's clang 14 does not see std::expected.
 # The browser (190 MB to fetch, 80 s to install on two busy cores) is for the tests of the page, which skip without it.

@@ -5,43 +5,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
-#include <numeric>
 
 #include "base/version.h"
 #include "cache/kv_storage.h"
+#include "cli/nearest.h"
 
 namespace attest {
 namespace {
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-// The known name closest to `word`, if it is close enough to be a slip of the finger.
-std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const std::string& name : known) {
-    const size_t distance = EditDistance(word, name);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = name;
-    }
-  }
-  return best;
-}
 
 // CLI11 has no way to declare the two-letter single-dash names that vLLM users type.
 std::vector<std::string> SpellOut(std::vector<std::string> args) {
@@ -125,6 +98,16 @@ void AddEngine(CLI::App& app, ModelFlags& flags) {
   app.add_option("--chat-template", flags.chat_template,
                  "File with a Jinja chat template instead of the model's own")
       ->check(CLI::ExistingFile);
+  app.add_option("--tokenizer", flags.tokenizer,
+                 "Folder, .gguf file or org/name with the tokenizer and chat template to use instead of the "
+                 "model's own");
+  app.add_option(
+         "--generation-config", flags.generation_config,
+         "Where the default sampling comes from: auto (the model), vllm (nowhere), or a folder with a "
+         "generation_config.json")
+      ->capture_default_str();
+  app.add_flag("--trust-remote-code", flags.trust_remote_code,
+               "Accepted and without effect: no code of a model is ever run");
   app.add_option("--tensor-parallel-size", flags.tensor_parallel_size,
                  "Ranks that share the model (-tp); 1 in this version")
       ->check(CLI::Range(1, 1024))
@@ -184,7 +167,16 @@ void AddServe(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--verify-seed", options.verify_seed, "Which rows are checked; drawn when absent");
   app.add_flag("!--disable-log-requests", options.log_requests, "Write no line per request");
-  app.add_flag("--enable-dev-endpoints", options.dev_endpoints, "Serve POST /reset_prefix_cache");
+  app.add_option("--uvicorn-log-level,--log-level", options.log_level, "Least level of what is logged")
+      ->check(CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}))
+      ->capture_default_str();
+  app.add_option("--allowed-origins", options.allowed_origins,
+                 "Web origins whose pages may read answers (CORS), or *; none by default")
+      ->expected(1, 64);
+  app.add_option("--config", options.config_file,
+                 "YAML file with flags, one `name: value` per line; flags typed here win");
+  app.add_flag("--enable-dev-endpoints", options.dev_endpoints,
+               "Serve POST /reset_prefix_cache, /start_profile and /stop_profile");
   app.add_flag("--resolve-only", options.resolve_only,
                "Print the path of the model that would be served and exit; status 3 when the default model "
                "must be fetched");
@@ -290,6 +282,47 @@ CLI::App& Deepest(CLI::App& app) {
   return parsed.empty() ? app : *parsed.front();
 }
 
+// What --config may hold, and which of it the command line gave.
+std::vector<KnownFlag> KnownFlags(const CLI::App& app, std::vector<std::string>* given) {
+  std::vector<KnownFlag> known;
+  for (const CLI::Option* option : app.get_options()) {
+    KnownFlag flag{.names = option->get_lnames(), .takes_value = option->get_items_expected_max() > 0};
+    if (option->get_positional()) flag.names = {"model"};
+    if (option->count() > 0) given->insert(given->end(), flag.names.begin(), flag.names.end());
+    known.push_back(std::move(flag));
+  }
+  return known;
+}
+
+// `words` (after "serve") with what the file adds to them.
+std::variant<std::vector<std::string>, ExitNow> WithConfig(const CLI::App& app, const std::string& file,
+                                                           const std::vector<std::string>& words,
+                                                           ConfigReader read_config) {
+  if (read_config == nullptr) return ExitNow{2, "--config: this build reads no files of flags\n"};
+  std::vector<std::string> given;
+  const std::vector<KnownFlag> known = KnownFlags(app, &given);
+  const auto entries = read_config(file, known);
+  if (!entries) return ExitNow{2, entries.error().message + "\n"};
+  std::vector<std::string> all = {"serve"};
+  for (const ConfigEntry& entry : *entries) {
+    std::vector<std::string> alone = {"serve"};
+    alone.insert(alone.end(), entry.args.begin(), entry.args.end());
+    if (const auto parsed = ParseCommandLine(alone); const auto* failed = std::get_if<ExitNow>(&parsed)) {
+      return ExitNow{2, fmt::format("{}:{}: {}", file, entry.line, failed->text)};
+    }
+    if (std::ranges::find(given, entry.key) != given.end()) continue;
+    all.insert(all.end(), entry.args.begin(), entry.args.end());
+  }
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (words[i] == "--config") {
+      ++i;  // its value
+    } else if (!words[i].starts_with("--config=")) {
+      all.push_back(words[i]);
+    }
+  }
+  return all;
+}
+
 std::string ExplainExtras(CLI::App& app) {
   CLI::App& at = Deepest(app);
   const std::vector<std::string> extras = app.remaining(true);
@@ -306,7 +339,8 @@ std::string ExplainExtras(CLI::App& app) {
 
 }  // namespace
 
-std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& args) {
+std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& args,
+                                                ConfigReader read_config) {
   CLI::App app{"attest: LLM serving whose attention is checked, not trusted", "attest"};
   app.set_version_flag("--version", std::string("attest ") + kVersion);
   app.require_subcommand(1);
@@ -389,6 +423,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
                                     fmt::join(names, ", "))};
     }
   }
+  const std::vector<std::string> typed = words;
   std::reverse(words.begin(), words.end());  // CLI11 takes them last first
   try {
     app.parse(words);
@@ -405,6 +440,15 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
     return ExitNow{2, fmt::format("{}\nRun attest {}{}--help for the flags.\n", error.what(),
                                   name == "attest" ? "" : name, name == "attest" ? "" : " ")};
   }
+  if (serve_app->parsed() && !serve.config_file.empty()) {
+    auto all = WithConfig(*serve_app, serve.config_file, typed, read_config);
+    if (auto* failed = std::get_if<ExitNow>(&all)) return std::move(*failed);
+    return ParseCommandLine(std::get<std::vector<std::string>>(all));
+  }
+  // vLLM's users type a list: '["https://a", "https://b"]'. CLI11 takes the brackets away, the rest is left
+  // here.
+  for (std::string& origin : serve.allowed_origins)
+    std::erase_if(origin, [](char c) { return c == '"' || c == ' '; });
   if (serve_app->parsed()) return Command{serve};
   if (generate_app->parsed()) return Command{generate};
   if (chat_app->parsed()) return Command{chat};

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "cli/config_file.h"
 #include "cli/options.h"
 
 namespace attest {
@@ -16,7 +17,9 @@ struct ExitNow {
 };
 
 // `args` without the program's name. Help, version and errors come back as ExitNow; an unknown flag is
-// answered with the nearest known one.
-[[nodiscard]] std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& args);
+// answered with the nearest known one. `read_config` reads the file of --config, which needs a YAML library;
+// without one, --config is refused.
+[[nodiscard]] std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& args,
+                                                              ConfigReader read_config = nullptr);
 
 }  // namespace attest

@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
                                            .hf_home = Variable("HF_HOME"),
                                            .xdg_cache_home = Variable("XDG_CACHE_HOME"),
                                            .home = Variable("HOME")};
-  auto parsed = attest::ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  auto parsed =
+      attest::ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc), &attest::ReadConfigFile);
   if (const auto* exit_now = std::get_if<attest::ExitNow>(&parsed)) {
     std::fputs(exit_now->text.c_str(), exit_now->status == 0 ? stdout : stderr);
     return exit_now->status;

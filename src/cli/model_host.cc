@@ -156,7 +156,12 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(host->path_));
   ATTEST_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*checkpoint));
   ATTEST_RETURN_IF_ERROR(CheckWeightsFit(*checkpoint));
-  ATTEST_ASSIGN_OR_RETURN(host->text_, LoadTextAssets(*checkpoint, config, flags.chat_template));
+  TextSources text{.chat_template_file = flags.chat_template, .generation_config = flags.generation_config};
+  if (!flags.tokenizer.empty()) {
+    ATTEST_ASSIGN_OR_RETURN(text.tokenizer, ResolveModel(flags.tokenizer, environment));
+  }
+  if (flags.trust_remote_code) LogInfo("--trust-remote-code has no effect: no code of a model is ever run");
+  ATTEST_ASSIGN_OR_RETURN(host->text_, LoadTextAssets(*checkpoint, config, text));
 
   host->team_ = std::make_unique<ThreadTeam>(flags.threads > 0 ? flags.threads : cpu.logical_cpus);
   LoadProgress progress(host->name_);

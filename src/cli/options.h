@@ -19,9 +19,12 @@ struct ModelFlags {
   std::string kv_cache_dtype = "auto";  // auto or a name of kKvDTypes
   std::string attention_backend;        // kernel name; "" lets the contract choose
   std::string chat_template;            // file with a Jinja template instead of the model's own
-  int block_size = 16;                  // tokens
-  int threads = 0;                      // 0: one per CPU this process may use
-  int32_t max_model_len = 0;            // tokens; 0: the model's own limit, cut to what fits in memory
+  std::string tokenizer;                // folder, .gguf file or org/name; "" is the model's own
+  std::string generation_config = "auto";  // auto, vllm, or a folder with a generation_config.json
+  bool trust_remote_code = false;          // without effect, said so at start
+  int block_size = 16;                     // tokens
+  int threads = 0;                         // 0: one per CPU this process may use
+  int32_t max_model_len = 0;               // tokens; 0: the model's own limit, cut to what fits in memory
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 2048;
   int32_t long_prefill_token_threshold = 0;  // tokens; 0: three quarters of the budget of a step
@@ -41,6 +44,9 @@ struct ServeOptions {
   std::string metrics_prefix = "attest:";
   std::optional<int64_t> seed;
   bool log_requests = true;
+  std::string log_level = "info";            // critical, error, warning, info, debug, trace
+  std::vector<std::string> allowed_origins;  // CORS; none: no such headers
+  std::string config_file;                   // read while parsing; here for the flags' sake
   bool resolve_only = false;
   bool dev_endpoints = false;
   double verify_attention = kDefaultVerifyRate;  // fraction of rows; 0: off

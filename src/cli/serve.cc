@@ -114,7 +114,15 @@ int ResolveOnly(const ServeOptions& options, const HubEnvironment& environment) 
   return options.model.model.empty() ? 3 : 1;
 }
 
+// vLLM's names of the levels.
+LogLevel LevelOf(const std::string& name) {
+  if (name == "critical" || name == "error") return LogLevel::kError;
+  if (name == "warning") return LogLevel::kWarning;
+  return name == "info" ? LogLevel::kInfo : LogLevel::kDebug;
+}
+
 Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
+  SetLogLevel(LevelOf(options.log_level));
   const sigset_t handled = BlockSignals();
   ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Load(options.model, environment));
 
@@ -122,6 +130,7 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
   server_options.http.host = options.host;
   server_options.http.port = static_cast<uint16_t>(options.port);
   server_options.http.log_requests = options.log_requests;
+  server_options.http.allowed_origins = options.allowed_origins;
   server_options.api_keys = options.api_keys;
   server_options.dev_endpoints = options.dev_endpoints;
   server_options.served_model_names = options.served_model_names;

@@ -54,9 +54,36 @@ Expected<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& gguf) {
   return Tokenizer::FromGguf(vocabulary);
 }
 
+// Where text files come from: a model, or a folder that need not hold one.
+struct TextFiles {
+  const Checkpoint* checkpoint = nullptr;
+  std::filesystem::path path;  // the folder where `checkpoint` is nullptr
+
+  [[nodiscard]] const GgufFile* gguf() const { return checkpoint == nullptr ? nullptr : checkpoint->gguf(); }
+  [[nodiscard]] Expected<std::string> Read(std::string_view name) const {
+    return checkpoint == nullptr ? ReadText(path / name) : checkpoint->ReadSideFile(name);
+  }
+  static Expected<std::string> ReadText(const std::filesystem::path& file) {
+    std::error_code ec;
+    if (!std::filesystem::is_regular_file(file, ec)) {
+      return Fail(ErrorCode::kNotFound, fmt::format("{}: no such file", file.string()), file.filename());
+    }
+    std::ifstream in(file, std::ios::binary);
+    std::string text(std::istreambuf_iterator<char>(in), {});
+    if (!in.good() && !in.eof()) {
+      return Fail(ErrorCode::kIo, fmt::format("{}: cannot be read", file.string()), file.filename());
+    }
+    return text;
+  }
+};
+
+TextFiles FilesOf(const Checkpoint& checkpoint) {
+  return {.checkpoint = &checkpoint, .path = checkpoint.path()};
+}
+
 // A side file as JSON; an absent file is an empty object.
-Expected<Json> ReadJson(const Checkpoint& checkpoint, const char* name) {
-  Expected<std::string> text = checkpoint.ReadSideFile(name);
+Expected<Json> ReadJson(const TextFiles& files, const char* name) {
+  Expected<std::string> text = files.Read(name);
   if (!text) {
     if (text.error().code == ErrorCode::kNotFound) return Json::object();
     return std::unexpected(text.error());
@@ -64,13 +91,13 @@ Expected<Json> ReadJson(const Checkpoint& checkpoint, const char* name) {
   Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return Fail(ErrorCode::kCorruptFile,
-                fmt::format("{}: {} is not a JSON object", checkpoint.path().string(), name), name);
+                fmt::format("{}: {} is not a JSON object", files.path.string(), name), name);
   }
   return json;
 }
 
-Expected<std::string> TextOrEmpty(const Checkpoint& checkpoint, const char* name) {
-  Expected<std::string> text = checkpoint.ReadSideFile(name);
+Expected<std::string> TextOrEmpty(const TextFiles& files, const char* name) {
+  Expected<std::string> text = files.Read(name);
   if (!text && text.error().code == ErrorCode::kNotFound) return std::string();
   return text;
 }
@@ -91,27 +118,27 @@ std::string TemplateOf(const Json& config) {
   return {};
 }
 
-Expected<std::string> ChatTemplateText(const Checkpoint& checkpoint, const std::string& file) {
+Expected<std::string> ChatTemplateText(const TextFiles& files, const std::string& file) {
   if (!file.empty()) {
     std::ifstream in(file, std::ios::binary);
     if (!in)
       return Fail(ErrorCode::kIo, fmt::format("--chat-template {}: cannot be read", file), "chat-template");
     return std::string(std::istreambuf_iterator<char>(in), {});
   }
-  if (const GgufFile* gguf = checkpoint.gguf()) {
+  if (const GgufFile* gguf = files.gguf()) {
     ATTEST_ASSIGN_OR_RETURN(const auto text, gguf->FindString("tokenizer.chat_template"));
     return std::string(text.value_or(""));
   }
-  ATTEST_ASSIGN_OR_RETURN(std::string text, TextOrEmpty(checkpoint, "chat_template.jinja"));
+  ATTEST_ASSIGN_OR_RETURN(std::string text, TextOrEmpty(files, "chat_template.jinja"));
   if (!text.empty()) return text;
-  ATTEST_ASSIGN_OR_RETURN(const Json config, ReadJson(checkpoint, "tokenizer_config.json"));
+  ATTEST_ASSIGN_OR_RETURN(const Json config, ReadJson(files, "tokenizer_config.json"));
   return TemplateOf(config);
 }
 
 // What tokenizer_config.json of the same model would say about its special tokens.
-Expected<std::string> TokenizerConfigText(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
-  const GgufFile* gguf = checkpoint.gguf();
-  if (gguf == nullptr) return TextOrEmpty(checkpoint, "tokenizer_config.json");
+Expected<std::string> TokenizerConfigText(const TextFiles& files, const Tokenizer& tokenizer) {
+  const GgufFile* gguf = files.gguf();
+  if (gguf == nullptr) return TextOrEmpty(files, "tokenizer_config.json");
   Json config = Json::object();
   for (const auto& [key, name] : {std::pair("tokenizer.ggml.padding_token_id", "pad_token"),
                                   std::pair("tokenizer.ggml.unknown_token_id", "unk_token")}) {
@@ -135,10 +162,34 @@ Expected<double> Number(const Json& config, const char* key, double fallback, do
   return found->get<double>();
 }
 
-Expected<SamplingParams> DefaultSampling(const Checkpoint& checkpoint) {
+// The generation_config.json that counts; {} where there is none.
+Expected<Json> GenerationConfig(const TextFiles& model, const std::string& source) {
+  constexpr const char* kName = "generation_config.json";
+  if (source == "vllm") return Json::object();
+  if (source == "auto" && model.gguf() != nullptr) return Json::object();
+  if (source == "auto") return ReadJson(model, kName);
+  std::error_code ec;
+  std::filesystem::path file = source;
+  if (std::filesystem::is_directory(file, ec)) file /= kName;
+  auto text = TextFiles::ReadText(file);
+  if (!text) {
+    return Fail(
+        ErrorCode::kNotFound,
+        fmt::format("--generation-config {}: neither auto nor vllm, and {}", source, text.error().message),
+        "generation-config");
+  }
+  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("--generation-config {}: {} is not a JSON object", source, file.string()),
+                "generation-config");
+  }
+  return json;
+}
+
+Expected<SamplingParams> DefaultSampling(const TextFiles& model, const std::string& source) {
   SamplingParams sampling;
-  if (checkpoint.gguf() != nullptr) return sampling;
-  ATTEST_ASSIGN_OR_RETURN(const Json config, ReadJson(checkpoint, "generation_config.json"));
+  ATTEST_ASSIGN_OR_RETURN(const Json config, GenerationConfig(model, source));
   ATTEST_ASSIGN_OR_RETURN(const double temperature,
                           Number(config, "temperature", sampling.temperature, 0, 100));
   ATTEST_ASSIGN_OR_RETURN(const double top_p, Number(config, "top_p", sampling.top_p, 0, 1));
@@ -156,30 +207,52 @@ Expected<SamplingParams> DefaultSampling(const Checkpoint& checkpoint) {
   return sampling;
 }
 
-}  // namespace
-
-Expected<std::unique_ptr<Tokenizer>> LoadTokenizer(const Checkpoint& checkpoint) {
-  if (const GgufFile* gguf = checkpoint.gguf()) return TokenizerFromGguf(*gguf);
-  ATTEST_ASSIGN_OR_RETURN(const std::string json, checkpoint.ReadSideFile("tokenizer.json"));
-  ATTEST_ASSIGN_OR_RETURN(const std::string config, TextOrEmpty(checkpoint, "tokenizer_config.json"));
+Expected<std::unique_ptr<Tokenizer>> TokenizerOf(const TextFiles& files) {
+  if (const GgufFile* gguf = files.gguf()) return TokenizerFromGguf(*gguf);
+  ATTEST_ASSIGN_OR_RETURN(const std::string json, files.Read("tokenizer.json"));
+  ATTEST_ASSIGN_OR_RETURN(const std::string config, TextOrEmpty(files, "tokenizer_config.json"));
   return Tokenizer::FromTokenizerJson(json, config);
 }
 
+}  // namespace
+
+Expected<std::unique_ptr<Tokenizer>> LoadTokenizer(const Checkpoint& checkpoint) {
+  return TokenizerOf(FilesOf(checkpoint));
+}
+
 Expected<TextAssets> LoadTextAssets(const Checkpoint& checkpoint, const ModelConfig& config,
-                                    const std::string& chat_template_file) {
+                                    const TextSources& sources) {
   TextAssets assets;
-  ATTEST_ASSIGN_OR_RETURN(assets.tokenizer, LoadTokenizer(checkpoint));
-  ATTEST_ASSIGN_OR_RETURN(assets.chat_template_text, ChatTemplateText(checkpoint, chat_template_file));
+  const TextFiles model = FilesOf(checkpoint);
+  TextFiles text = model;
+  std::unique_ptr<Checkpoint> other;  // a .gguf file that only lends its tokenizer
+  if (!sources.tokenizer.empty()) {
+    text = {.checkpoint = nullptr, .path = sources.tokenizer};
+    std::error_code ec;
+    if (!std::filesystem::is_directory(sources.tokenizer, ec)) {
+      ATTEST_ASSIGN_OR_RETURN(other, Checkpoint::Open(sources.tokenizer));
+      text = FilesOf(*other);
+    }
+  }
+  ATTEST_ASSIGN_OR_RETURN(assets.tokenizer, TokenizerOf(text));
+  if (!sources.tokenizer.empty() && assets.tokenizer->vocab_size() > config.vocab_size) {
+    // Its ids would index past the embeddings.
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--tokenizer {}: it has {} tokens, the model's vocabulary only {}",
+                            sources.tokenizer.string(), assets.tokenizer->vocab_size(), config.vocab_size),
+                "tokenizer");
+  }
+  ATTEST_ASSIGN_OR_RETURN(assets.chat_template_text, ChatTemplateText(text, sources.chat_template_file));
   if (!assets.chat_template_text.empty()) {
     ATTEST_ASSIGN_OR_RETURN(assets.chat_template, ChatTemplate::Parse(assets.chat_template_text));
   }
-  ATTEST_ASSIGN_OR_RETURN(assets.tokenizer_config_json, TokenizerConfigText(checkpoint, *assets.tokenizer));
+  ATTEST_ASSIGN_OR_RETURN(assets.tokenizer_config_json, TokenizerConfigText(text, *assets.tokenizer));
   assets.eos_ids = config.eos_ids;
   for (const int32_t id : assets.tokenizer->end_ids()) {
     if (std::find(assets.eos_ids.begin(), assets.eos_ids.end(), id) == assets.eos_ids.end())
       assets.eos_ids.push_back(id);
   }
-  ATTEST_ASSIGN_OR_RETURN(assets.default_sampling, DefaultSampling(checkpoint));
+  ATTEST_ASSIGN_OR_RETURN(assets.default_sampling, DefaultSampling(model, sources.generation_config));
   return assets;
 }
 

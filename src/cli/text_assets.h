@@ -1,6 +1,7 @@
 // What the front end reads from a model's files: tokenizer, chat template, end tokens, default sampling.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,9 +24,15 @@ struct TextAssets {
   SamplingParams default_sampling;            // from generation_config.json
 };
 
-// `chat_template_file` replaces the model's own template; "" keeps it. Errors name the file and the field.
+// What replaces the model's own files; "" keeps them.
+struct TextSources {
+  std::string chat_template_file = {};
+  std::filesystem::path tokenizer = {};    // a folder or a .gguf file, also for the chat template
+  std::string generation_config = "auto";  // auto: the model's; vllm: none; a folder or a file
+};
+// Errors name the file and the field.
 [[nodiscard]] Expected<TextAssets> LoadTextAssets(const Checkpoint& checkpoint, const ModelConfig& config,
-                                                  const std::string& chat_template_file);
+                                                  const TextSources& sources);
 // The tokenizer alone, for models whose architecture this build cannot run.
 [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> LoadTokenizer(const Checkpoint& checkpoint);
 

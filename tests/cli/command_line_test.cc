@@ -130,5 +130,65 @@ TEST(CommandLine, FlagsReachTheirFields) {
   EXPECT_EQ(Accept<ExplainOptions>({"explain", "m.gguf"}).model->model, "m.gguf");
 }
 
+// What users of vLLM type, as they type it.
+TEST(CommandLine, TakesVllmsNames) {
+  const auto serve = Accept<ServeOptions>({"serve",
+                                           "org/name",
+                                           "--host",
+                                           "0.0.0.0",
+                                           "--port",
+                                           "8001",
+                                           "--api-key",
+                                           "k",
+                                           "--served-model-name",
+                                           "a",
+                                           "--max-model-len",
+                                           "4096",
+                                           "--max-num-seqs",
+                                           "8",
+                                           "--max-num-batched-tokens",
+                                           "512",
+                                           "--no-enable-prefix-caching",
+                                           "--kv-cache-dtype",
+                                           "auto",
+                                           "--dtype",
+                                           "bfloat16",
+                                           "--seed",
+                                           "7",
+                                           "--attention-backend",
+                                           "reference",
+                                           "--trust-remote-code",
+                                           "--disable-log-requests",
+                                           "-tp",
+                                           "1",
+                                           "--tokenizer",
+                                           "other/name",
+                                           "--generation-config",
+                                           "vllm",
+                                           "--uvicorn-log-level",
+                                           "warning",
+                                           "--allowed-origins",
+                                           "[\"*\"]"});
+  EXPECT_EQ(serve.model.dtype, "bfloat16");
+  EXPECT_EQ(serve.model.max_num_batched_tokens, 512);
+  EXPECT_FALSE(serve.model.prefix_caching);
+  EXPECT_EQ(serve.seed, 7);
+  EXPECT_TRUE(serve.model.trust_remote_code);
+  EXPECT_EQ(serve.model.tokenizer, "other/name");
+  EXPECT_EQ(serve.model.generation_config, "vllm");
+  EXPECT_EQ(serve.log_level, "warning");
+  EXPECT_EQ(serve.allowed_origins, (std::vector<std::string>{"*"}));
+  EXPECT_EQ(
+      Accept<ServeOptions>({"serve", "--allowed-origins", R"(["https://a", "https://b"])"}).allowed_origins,
+      (std::vector<std::string>{"https://a", "https://b"}));
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--log-level", "debug"}).log_level, "debug");
+  EXPECT_FALSE(Accept<ServeOptions>({"serve"}).model.trust_remote_code);
+  EXPECT_NE(Refusal({"serve", "--uvicorn-log-level", "loud"}).text.find("--uvicorn-log-level"),
+            std::string::npos);
+  EXPECT_NE(Refusal({"serve", "--gpu-memory-utilization", "0.9"})
+                .text.find("unknown flag --gpu-memory-utilization"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace attest

@@ -27,9 +27,11 @@ class TextAssetsOfAFolder : public ::testing::Test {
     writer.TensorF32("x", {1}, std::array{1.0f});
     writer.Write(folder_.path() / "model.safetensors");
   }
-  Expected<TextAssets> Load() {
+  Expected<TextAssets> Load(const TextSources& sources = {}) {
     ATTEST_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(folder_.path()));
-    return LoadTextAssets(*checkpoint, ModelConfig{}, "");
+    ModelConfig config;
+    config.vocab_size = 3;
+    return LoadTextAssets(*checkpoint, config, sources);
   }
   TempFolder folder_;
 };
@@ -70,6 +72,54 @@ TEST_F(TextAssetsOfAFolder, TheTokenizersConfigAndTheTemplateAreKeptForClients) 
   ASSERT_TRUE(assets) << assets.error().message;
   EXPECT_EQ(assets->chat_template_text, "hi");
   EXPECT_EQ(nlohmann::json::parse(assets->tokenizer_config_json)["eos_token"]["content"], "<end>");
+}
+
+TEST_F(TextAssetsOfAFolder, GenerationConfigVllmTakesNoDefaultsFromTheModel) {
+  folder_.Write("generation_config.json", R"({"temperature": 0.6})");
+  const auto assets = Load({.generation_config = "vllm"});
+  ASSERT_TRUE(assets) << assets.error().message;
+  EXPECT_EQ(assets->default_sampling.temperature, 1.0f);
+}
+
+TEST_F(TextAssetsOfAFolder, GenerationConfigOfAnotherFolderReplacesTheModels) {
+  folder_.Write("generation_config.json", R"({"temperature": 0.6})");
+  TempFolder other;
+  const std::string path = other.path().string();
+  const auto missing = Load({.generation_config = path});
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find(path), std::string::npos) << missing.error().message;
+  other.Write("generation_config.json", "[]");
+  EXPECT_FALSE(Load({.generation_config = path}));
+  other.Write("generation_config.json", R"({"temperature": 0.25})");
+  for (const std::string& source : {path, path + "/generation_config.json"}) {
+    const auto assets = Load({.generation_config = source});
+    ASSERT_TRUE(assets) << assets.error().message;
+    EXPECT_EQ(assets->default_sampling.temperature, 0.25f);
+  }
+}
+
+TEST_F(TextAssetsOfAFolder, AnotherTokenizerComesWithItsTemplateAndFitsTheModel) {
+  TempFolder other;
+  const auto missing = Load({.tokenizer = other.path()});
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("tokenizer.json"), std::string::npos) << missing.error().message;
+  const auto write = [&](const std::string& vocab) {
+    other.Write("tokenizer.json",
+                R"({"version": "1.0", "normalizer": null, "pre_tokenizer": {"type": "ByteLevel",
+      "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, "post_processor": null,
+      "decoder": {"type": "ByteLevel"}, "added_tokens": [], "model": {"type": "BPE", "vocab": )" +
+                    vocab + R"(, "merges": []}})");
+  };
+  write(R"({"b": 0, "a": 1})");
+  other.Write("tokenizer_config.json", R"({"chat_template": "other"})");
+  const auto assets = Load({.tokenizer = other.path()});
+  ASSERT_TRUE(assets) << assets.error().message;
+  EXPECT_EQ(assets->tokenizer->Encode("ab", {}), (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(assets->chat_template_text, "other");
+  write(R"({"b": 0, "a": 1, "c": 2, "d": 3})");
+  const auto larger = Load({.tokenizer = other.path()});
+  ASSERT_FALSE(larger);
+  EXPECT_NE(larger.error().message.find("4 tokens"), std::string::npos) << larger.error().message;
 }
 
 }  // namespace
