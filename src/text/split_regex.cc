@@ -319,6 +319,12 @@ class Translator {
   std::vector<Group> groups_;
 };
 
+// Of one match: a pattern that backtracks without end must not hold a worker for minutes, nor take its
+// memory. PCRE2's own defaults are 10 million steps and 20 GB. Patterns of real tokenizers need a handful of
+// either.
+constexpr uint32_t kMaxMatchSteps = 10'000'000;
+constexpr uint32_t kMaxHeapKib = 256 << 10;
+
 struct MatchDataDeleter {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -327,7 +333,11 @@ struct MatchDataDeleter {
 
 struct SplitRegex::Impl {
   pcre2_code* code = nullptr;
-  ~Impl() { pcre2_code_free(code); }
+  pcre2_match_context* context = nullptr;  // only read by matches
+  ~Impl() {
+    pcre2_match_context_free(context);
+    pcre2_code_free(code);
+  }
 };
 
 SplitRegex::SplitRegex(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -361,6 +371,11 @@ Expected<SplitRegex> SplitRegex::Compile(std::string_view pattern) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("regex '{}' can match the empty string", ForMessage(pattern)), "pattern");
   }
+  impl->context = pcre2_match_context_create(nullptr);
+  if (impl->context == nullptr)
+    return Fail(ErrorCode::kResourceExhausted, "no memory for a regex", "pattern");
+  pcre2_set_match_limit(impl->context, kMaxMatchSteps);
+  pcre2_set_heap_limit(impl->context, kMaxHeapKib);
   pcre2_jit_compile(impl->code,
                     PCRE2_JIT_COMPLETE);  // without JIT the interpreter runs: slower, same matches
   return SplitRegex(std::move(impl));
@@ -372,10 +387,11 @@ void SplitRegex::ForEachMatch(std::string_view text, const std::function<void(si
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t at = 0;
   while (data != nullptr && at < text.size()) {
-    int rc = pcre2_match(impl_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+    int rc =
+        pcre2_match(impl_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), impl_->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {  // 32 KiB; the interpreter keeps its frames on the heap
       rc = pcre2_match(impl_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(),
-                       nullptr);
+                       impl_->context);
     }
     if (rc < 0) return;
     const PCRE2_SIZE* ovector = pcre2_get_ovector_pointer(data.get());

@@ -72,8 +72,13 @@ class Interpreter final : public Environment {
     return std::make_shared<const Macro>(Macro{&node, scope});
   }
 
-  void Step(int line) {
-    if (++steps_ > limits_.max_steps)
+  // Copying a long string costs as many steps as it takes time: a loop over thousands of messages that looks
+  // at the text of the first each time would otherwise copy terabytes within the limit.
+  static constexpr int64_t kBytesPerStep = 1024;
+
+  void Step(int line, int64_t count = 1) {
+    steps_ += count;
+    if (steps_ > limits_.max_steps)
       throw RenderError(line, fmt::format("more than {} steps", limits_.max_steps));
   }
 
@@ -217,6 +222,14 @@ class Interpreter final : public Environment {
 
   Value Evaluate(const Expr& expr, const ScopePtr& scope) {
     Step(expr.line);
+    Value value = EvaluateUncounted(expr, scope);
+    if (const std::string* text = value.string()) {
+      Step(expr.line, static_cast<int64_t>(text->size()) / kBytesPerStep);
+    }
+    return value;
+  }
+
+  Value EvaluateUncounted(const Expr& expr, const ScopePtr& scope) {
     switch (expr.kind) {
       case ExprKind::kLiteral:
         return expr.literal;

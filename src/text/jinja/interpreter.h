@@ -10,7 +10,8 @@
 namespace attest::jinja {
 
 struct Limits {
-  int64_t max_steps = 2'000'000;        // evaluated nodes; a 1,000-message chat needs about 100,000
+  // Evaluated nodes, and KiB of strings made; a 1,000-message chat needs about 100,000.
+  int64_t max_steps = 2'000'000;
   int64_t max_output_bytes = 64 << 20;  // of the output and of any single string
   int max_call_depth = 100;             // nested macro calls
 };
