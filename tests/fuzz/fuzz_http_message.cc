@@ -1,0 +1,84 @@
+// Bytes on a connection: parsed as the server parses them, in one piece and in pieces, which must agree; then
+// through everything that reads the request's words.
+#include <boost/asio/buffer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/cors.h"
+#include "server/http_connection.h"
+#include "server/json_writer.h"
+
+namespace {
+
+namespace http = boost::beast::http;
+
+struct Outcome {
+  std::string error;  // "": a whole request, or not yet one
+  std::optional<attest::HttpRequest> request;
+};
+
+// As BoostHttpServer::ProcessInput, with `step` bytes arriving at a time.
+Outcome Parse(std::string_view bytes, size_t step) {
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(8 << 10);
+  parser.body_limit(16 << 10);
+  std::string in;
+  while (!bytes.empty()) {
+    in.append(bytes.substr(0, step));
+    bytes.remove_prefix(std::min(step, bytes.size()));
+    for (bool wants_more = false; !wants_more && !in.empty();) {
+      boost::system::error_code ec;
+      const size_t taken = parser.put(boost::asio::buffer(in), ec);
+      if (taken > in.size()) std::abort();
+      in.erase(0, taken);
+      if (ec == http::error::need_more) {
+        wants_more = true;
+      } else if (ec) {
+        return {.error = ec.message(), .request = std::nullopt};
+      } else if (parser.is_done()) {
+        auto message = parser.release();
+        return {.error = "", .request = attest::ToHttpRequest(message)};
+      }
+    }
+  }
+  return {};
+}
+
+bool IsOneHeaderLine(std::string_view text) { return text.find_first_of("\r\n") == std::string_view::npos; }
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const Outcome whole = Parse(bytes, std::max<size_t>(size, 1));
+  const Outcome pieces = Parse(bytes, 1 + size % 7);
+  if (whole.request.has_value() != pieces.request.has_value()) std::abort();
+  if (!whole.request) return 0;
+  const attest::HttpRequest& request = *whole.request;
+  if (request.body != pieces.request->body || request.path != pieces.request->path ||
+      request.headers != pieces.request->headers) {
+    std::abort();
+  }
+  if (request.path.find('?') != std::string::npos) std::abort();
+  if (attest::PercentDecode(request.path).size() > request.path.size()) std::abort();
+  for (const auto& [name, value] : request.headers) {
+    if (!IsOneHeaderLine(name) || attest::ToLowerAscii(name) != name) std::abort();
+  }
+  // What a client chose goes back only as a word that cannot end a header.
+  const std::string_view id = request.Header("x-request-id");
+  if (attest::IsSaneRequestId(id) && !IsOneHeaderLine(id)) std::abort();
+  const std::string cors = attest::CorsHeaders({"https://a.example", "https://b.example"}, request);
+  std::string head;
+  attest::AppendResponseHead(
+      head, {.body = {}, .headers = {{"Allow", "GET"}}},
+      {.content_length = 0, .request_id = attest::IsSaneRequestId(id) ? id : "none", .more = cors});
+  if (head.find("\r\n\r\n") != head.size() - 4) std::abort();
+  std::string json;
+  attest::AppendJsonString(json, request.path);
+  return 0;
+}
