@@ -88,7 +88,8 @@ std::optional<int64_t> WholeNumber(const json& value) {
   if (!value.is_number_float()) return std::nullopt;
   const auto number = value.get<double>();
   constexpr double kEnd = 9223372036854775808.0;  // 2^63
-  if (!(number >= -kEnd && number < kEnd) || std::trunc(number) != number) return std::nullopt;
+  // The parser makes a double of an integer that overflows: -2^63 may have been less.
+  if (!(number > -kEnd && number < kEnd) || std::trunc(number) != number) return std::nullopt;
   return static_cast<int64_t>(number);
 }
 
