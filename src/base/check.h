@@ -2,12 +2,18 @@
 // served is worse than a process that stops. Values from outside are never checked here (see base/error.h).
 #pragma once
 
+#include <functional>
 #include <sstream>
 #include <string>
 
 namespace attest {
 
 [[noreturn]] void CheckFailed(const char* file, int line, const std::string& what);
+
+// What the thread whose check failed, or whose exception nobody caught, does before the process ends; a
+// second failure meanwhile ends it at once. An empty function takes the last one back. Set while no check can
+// fail.
+void SetLastWords(std::function<void(const std::string& what)> last_words);
 
 namespace internal {
 template <class A, class B>

@@ -139,6 +139,15 @@ void AddServe(CLI::App& app, ServeOptions& options) {
   app.add_option("--port", options.port, "Port to listen on; 0 lets the system choose")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  app.add_option(
+         "--max-connections", options.max_connections,
+         "Open connections; the next ones get 503. 0 takes what the limit of open files allows, up to 16384")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--max-queued-requests", options.model.max_queued_requests,
+                 "Sequences that may wait to be scheduled; the next ones get 503")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
   app.add_option("--api-key", options.api_keys,
                  "Key that clients must send as a bearer token; may be repeated")
       ->envname("ATTEST_API_KEY");

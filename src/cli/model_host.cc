@@ -179,6 +179,7 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
       flags.max_model_len > 0 ? flags.max_model_len : host->kv_sizing_.longest_context_tokens;
   engine.max_num_seqs = flags.max_num_seqs;
   engine.max_num_batched_tokens = flags.max_num_batched_tokens;
+  engine.max_queue = flags.max_queued_requests;
   engine.vocab_size = config.vocab_size;
   engine.long_prefill_tokens = flags.long_prefill_token_threshold;
   engine.prefix_caching = flags.prefix_caching;

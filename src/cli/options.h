@@ -29,6 +29,7 @@ struct ModelFlags {
   int32_t max_num_batched_tokens = 2048;
   int32_t long_prefill_token_threshold = 0;  // tokens; 0: three quarters of the budget of a step
   std::string scheduling_policy = "fcfs";    // fcfs, priority
+  int32_t max_queued_requests = 4096;        // sequences that wait; one more is refused
   bool prefix_caching = true;
   bool deterministic = false;
   double kv_cache_gib = 0.0;  // 0: sized from free memory
@@ -43,6 +44,7 @@ struct ServeOptions {
   std::vector<std::string> served_model_names;
   std::string metrics_prefix = "attest:";
   std::optional<int64_t> seed;
+  int64_t max_connections = 0;  // 0: as many as the limit of open files allows, up to 16,384
   bool log_requests = true;
   std::string log_level = "info";            // critical, error, warning, info, debug, trace
   std::vector<std::string> allowed_origins;  // CORS; none: no such headers

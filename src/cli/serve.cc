@@ -11,8 +11,11 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "cli/commands.h"
+#include "cli/connection_limit.h"
 #include "cli/default_model.h"
 #include "cli/model_host.h"
+#include "device/descriptors.h"
+#include "server/last_words.h"
 #include "server/metrics.h"
 #include "server/server.h"
 
@@ -29,6 +32,19 @@ sigset_t BlockSignals() {
   pthread_sigmask(SIG_BLOCK, &handled, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return handled;
+}
+
+// Nothing to drain yet: the first signal ends the process, as if nobody handled it.
+void HandleSignalsWhileLoading(const std::stop_token& stop, const sigset_t& handled) {
+  while (!stop.stop_requested()) {
+    const timespec wait{.tv_sec = 0, .tv_nsec = 20'000'000};
+    const int number = sigtimedwait(&handled, nullptr, &wait);
+    if (number <= 0) continue;
+    LogInfo(fmt::format("{}: stopping while loading", strsignal(number)));
+    signal(number, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
+    raise(number);
+  }
 }
 
 // The first signal drains the server, a second one stops it at once. An engine that serves nothing more
@@ -124,6 +140,9 @@ LogLevel LevelOf(const std::string& name) {
 Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
   SetLogLevel(LevelOf(options.log_level));
   const sigset_t handled = BlockSignals();
+  std::jthread loading([&handled](const std::stop_token& stop) { HandleSignalsWhileLoading(stop, handled); });
+  ATTEST_ASSIGN_OR_RETURN(const size_t max_connections,
+                          ConnectionLimit(options.max_connections, RaiseDescriptorLimit()));
   ATTEST_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Load(options.model, environment));
 
   ServerOptions server_options;
@@ -131,6 +150,7 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
   server_options.http.port = static_cast<uint16_t>(options.port);
   server_options.http.log_requests = options.log_requests;
   server_options.http.allowed_origins = options.allowed_origins;
+  server_options.http.max_connections = max_connections;
   server_options.api_keys = options.api_keys;
   server_options.dev_endpoints = options.dev_endpoints;
   server_options.served_model_names = options.served_model_names;
@@ -163,10 +183,13 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
                                   .tokenizer_config_json = text.tokenizer_config_json,
                                   .chat_template_text = text.chat_template_text,
                                   .sentinel = sentinel.get()}));
+  loading = {};
+  LastWords last_words(*server);
   const std::jthread signals(
       [&](const std::stop_token& stop) { HandleSignals(stop, handled, *server, *engine); });
   PrintWelcome(options, name, server->port(), text.chat_template.has_value());
   server->Join();
+  last_words.ServerHasStopped();
   if (std::string why = engine->stats().stopped_because; !why.empty()) {
     return Fail(ErrorCode::kInternal, std::move(why), "attention");
   }

@@ -186,7 +186,7 @@ void Frontend::EngineNow(ExchangeId id, HttpRequest&) {
                                    .uptime_seconds = uptime.count(),
                                    .options = context_.engine.options(),
                                    .default_sampling = context_.default_sampling,
-                                   .stats = context_.engine.stats(),
+                                   .stats = Stats(),
                                    .kernels_at_load = context_.metrics.attention_kernels(),
                                    .rows = context_.metrics.attention_rows(),
                                    .sentinel = sentinel}),
@@ -194,8 +194,17 @@ void Frontend::EngineNow(ExchangeId id, HttpRequest&) {
                .is_logged = false});
 }
 
+EngineStats Frontend::Stats() const {
+  EngineStats stats = context_.engine.stats();
+  if (!failed_because_.empty()) {
+    stats.stopped_because = failed_because_;
+    stats.healthy = false;
+  }
+  return stats;
+}
+
 void Frontend::Health(ExchangeId id, HttpRequest&) {
-  const EngineStats stats = context_.engine.stats();
+  const EngineStats stats = Stats();
   const int status = stats.healthy ? 200 : 503;
   if (context_.sentinel != nullptr) {
     return Respond(id,
@@ -207,7 +216,7 @@ void Frontend::Health(ExchangeId id, HttpRequest&) {
 
 void Frontend::Ready(ExchangeId id, HttpRequest&) {
   if (draining_) return RespondError(id, 503, "the server is draining");
-  if (const EngineStats stats = context_.engine.stats(); !stats.healthy) {
+  if (const EngineStats stats = Stats(); !stats.healthy) {
     return RespondError(id, 503, WhyUnhealthy(stats));
   }
   Respond(id, {.content_type = "", .body = {}, .headers = {}});
@@ -235,7 +244,7 @@ void Frontend::Load(ExchangeId id, HttpRequest&) {
 void Frontend::MetricsText(ExchangeId id, HttpRequest&) {
   Respond(id, {.content_type = "text/plain; version=0.0.4; charset=utf-8",
                .body = context_.metrics.Render(
-                   context_.engine.stats(), http_.stats(),
+                   Stats(), http_.stats(),
                    context_.sentinel != nullptr ? std::optional(context_.sentinel->stats()) : std::nullopt),
                .headers = {}});
 }
@@ -300,7 +309,19 @@ void Frontend::TokenizerInfo(ExchangeId id, HttpRequest&) {
   Respond(id, {.body = tokenizer_info_, .headers = {}});
 }
 
+// Bodies wait for a worker; when too many do, the next request is answered here.
+bool Frontend::Hold(ExchangeId id, const HttpRequest& request) {
+  const size_t limit = options_.http.max_held_body_bytes;
+  if (held_body_bytes_ > 0 && held_body_bytes_ + request.body.size() > limit) {
+    RespondError(id, 503, fmt::format("over {} bytes of requests wait to be read; try again", limit));
+    return false;
+  }
+  held_body_bytes_ += request.body.size();
+  return true;
+}
+
 void Frontend::Answer(ExchangeId id, HttpRequest& request, Answerer answerer) {
+  if (!Hold(id, request)) return;
   ++num_answering_;
   workers_.Enqueue([this, id, answerer, body = std::move(request.body)] {
     Expected<std::string> answer = std::unexpected(Error{});
@@ -309,7 +330,8 @@ void Frontend::Answer(ExchangeId id, HttpRequest& request, Answerer answerer) {
     } catch (const std::exception& e) {  // out of memory, or a bug: this request fails, the others go on
       answer = Fail(ErrorCode::kInternal, fmt::format("the request could not be answered: {}", e.what()));
     }
-    http_.Post([this, id, answer = std::move(answer)]() mutable {
+    http_.Post([this, id, bytes = body.size(), answer = std::move(answer)]() mutable {
+      held_body_bytes_ -= bytes;
       --num_answering_;
       if (http_.IsOpen(id)) {  // else the client left meanwhile
         if (answer) {
@@ -325,6 +347,8 @@ void Frontend::Answer(ExchangeId id, HttpRequest& request, Answerer answerer) {
 
 void Frontend::Generate(ExchangeId id, HttpRequest& request, Parser parse) {
   if (draining_) return RespondError(id, 503, "the server is draining; try another one");
+  if (!failed_because_.empty()) return RespondError(id, 503, WhyUnhealthy(Stats()));
+  if (!Hold(id, request)) return;
   ++num_parsing_;
   workers_.Enqueue(
       [this, id, parse, body = std::move(request.body), request_id = request.request_id]() mutable {
@@ -334,7 +358,9 @@ void Frontend::Generate(ExchangeId id, HttpRequest& request, Parser parse) {
         } catch (const std::exception& e) {  // out of memory, or a bug: this request fails, the others go on
           call = Fail(ErrorCode::kInternal, fmt::format("the request could not be read: {}", e.what()));
         }
-        http_.Post([this, id, request_id = std::move(request_id), call = std::move(call)]() mutable {
+        http_.Post([this, id, bytes = body.size(), request_id = std::move(request_id),
+                    call = std::move(call)]() mutable {
+          held_body_bytes_ -= bytes;
           Begin(id, request_id, std::move(call));
         });
       });
@@ -345,6 +371,8 @@ void Frontend::Begin(ExchangeId id, const std::string& request_id, Expected<Gene
   if (http_.IsOpen(id)) {  // else the client left meanwhile
     if (!call) {
       RespondError(id, call.error());
+    } else if (!failed_because_.empty()) {
+      RespondError(id, 503, WhyUnhealthy(Stats()));
     } else {
       const Generation::Rooms rooms{.engine = context_.engine,
                                     .tokenizer = context_.tokenizer,
@@ -367,7 +395,8 @@ void Frontend::Begin(ExchangeId id, const std::string& request_id, Expected<Gene
 
 void Frontend::OnTokens() {
   std::vector<Generation*> touched;
-  for (TokenEvent& event : tokens_.Drain()) {
+  TokenBatch batch = tokens_.Drain();
+  for (TokenEvent& event : batch.events) {
     const auto it = generations_.find(event.generation);
     if (it == generations_.end()) continue;  // its client left, or a stop string ended it
     it->second->Apply(event);
@@ -380,6 +409,7 @@ void Frontend::OnTokens() {
     generation->Flush();
     if (generation->finished()) Erase(generation->id());
   }
+  if (!batch.events.empty()) context_.metrics.ObserveDelivery(std::chrono::steady_clock::now() - batch.since);
   FinishDrain();
 }
 
@@ -401,6 +431,18 @@ void Frontend::Erase(GenerationId id) {
 void Frontend::Drain() {
   http_.Post([this] {
     draining_ = true;
+    FinishDrain();
+  });
+}
+
+void Frontend::EndAll(const std::string& why) {
+  http_.Post([this, why] {
+    failed_because_ = why;
+    for (auto& [id, generation] : std::exchange(generations_, {})) {
+      generation->FailAll({.code = ErrorCode::kInternal, .message = WhyUnhealthy(Stats()), .field = {}});
+      generation->Flush();
+    }
+    by_exchange_.clear();
     FinishDrain();
   });
 }

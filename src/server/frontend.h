@@ -33,6 +33,8 @@ class Frontend final : public HttpHandler {
 
   // Any thread. Refuses new generations; once the last one is answered, shuts the HTTP server down.
   void Drain();
+  // Any thread. Ends every generation with an error, and refuses new ones and probes with a 503.
+  void EndAll(const std::string& why);
 
   // The routes there are, for the API's description; with those of ServerOptions::dev_endpoints where asked.
   [[nodiscard]] static std::vector<RouteEntry> RouteEntries(bool with_dev);
@@ -73,9 +75,11 @@ class Frontend final : public HttpHandler {
   using Parser = Expected<GenerationCall> (*)(std::string_view body, const CallLimits& limits);
   void Generate(ExchangeId id, HttpRequest& request, Parser parse);
   void Begin(ExchangeId id, const std::string& request_id, Expected<GenerationCall> call);
+  [[nodiscard]] bool Hold(ExchangeId id, const HttpRequest& request);
   void OnTokens();
   void Erase(GenerationId id);
   void FinishDrain();
+  [[nodiscard]] EngineStats Stats() const;
 
   void Respond(ExchangeId id, HttpResponse response);
   void RespondError(ExchangeId id, int status, std::string_view message, std::string_view param = {});
@@ -92,8 +96,10 @@ class Frontend final : public HttpHandler {
   const std::string tokenizer_info_;  // JSON
   const std::string openapi_;         // JSON
   bool draining_ = false;
-  int64_t num_parsing_ = 0;    // generation requests in the worker pool
-  int64_t num_answering_ = 0;  // other requests there
+  std::string failed_because_;  // set once, by EndAll
+  int64_t num_parsing_ = 0;     // generation requests in the worker pool
+  int64_t num_answering_ = 0;   // other requests there
+  size_t held_body_bytes_ = 0;  // of both
   GenerationId next_generation_ = 0;
   TokenQueue tokens_;
   std::unordered_map<GenerationId, std::unique_ptr<Generation>> generations_;

@@ -234,7 +234,6 @@ void Generation::Finish(int32_t index, FinishReason reason, StopReason stop_reas
   if (num_running_ == 0) EndAnswer();
 }
 
-// One failed sequence fails the request: its answer would not be what was asked for.
 void Generation::FailAll(const Error& error) {
   rooms_.metrics.CountFinished(FinishReason::kError);
   for (Choice& choice : choices_) {
@@ -242,7 +241,7 @@ void Generation::FailAll(const Error& error) {
     choice.is_running = false;
   }
   num_running_ = 0;
-  const int status = HttpStatusOf(error.code);
+  const int status = std::max(500, HttpStatusOf(error.code));  // what was accepted is not the client's fault
   if (!call_.stream) {
     rooms_.http.Respond(
         exchange_, {.status = status, .body = ErrorBody(status, error.message, error.field), .headers = {}});

@@ -44,6 +44,8 @@ class Generation {
   void Flush() { rooms_.http.Flush(exchange_); }
   // Stops what still runs; its tokens are for nobody.
   void Abort();
+  // One failed sequence fails the request: its answer would not be what was asked for.
+  void FailAll(const Error& error);
 
   [[nodiscard]] bool finished() const { return num_running_ == 0; }
   [[nodiscard]] GenerationId id() const { return id_; }
@@ -77,7 +79,6 @@ class Generation {
   void Retract(int32_t index);
   void Emit(int32_t index, std::string_view text);
   void Finish(int32_t index, FinishReason reason, StopReason stop_reason);
-  void FailAll(const Error& error);
   void EndAnswer();
   [[nodiscard]] const Usage* ChunkUsage() const { return call_.continuous_usage_stats ? &usage_ : nullptr; }
   [[nodiscard]] bool IsDecodable(int32_t token) const {

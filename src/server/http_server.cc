@@ -9,6 +9,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <map>
 #include <optional>
 #include <random>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "server/api_error.h"
 #include "server/cors.h"
 #include "server/http_connection.h"
+#include "server/http_listener.h"
 
 namespace attest {
 namespace {
@@ -31,26 +33,28 @@ using Clock = Connection::Clock;
 using State = ConnectionState;
 
 constexpr size_t kReadSize = 64 << 10;
-constexpr std::chrono::milliseconds kAcceptRetry{100};  // after running out of descriptors
+constexpr const char kRetryAfterSeconds[] = "1";
 
 class BoostHttpServer final : public HttpServer {
  public:
   explicit BoostHttpServer(const HttpServerOptions& options)
-      : options_(options), acceptor_(io_), tick_(io_), accept_retry_(io_), random_(std::random_device{}()) {}
+      : options_(options), listener_(io_), tick_(io_), random_(std::random_device{}()) {}
   ~BoostHttpServer() override {
     Stop();
     Join();
   }
 
   Status Open() {
-    ATTEST_ASSIGN_OR_RETURN(port_, OpenListener(options_, acceptor_));
+    ATTEST_ASSIGN_OR_RETURN(port_, listener_.Open(options_));
     return {};
   }
   void Run(HttpHandler& handler) override;
   void Respond(ExchangeId id, HttpResponse response) override;
   void StartStream(ExchangeId id, HttpResponse head) override;
   void Send(ExchangeId id, std::string_view event) override;
-  void Flush(ExchangeId id) override;
+  void Flush(ExchangeId id) override {
+    if (Connection* c = FindExchange(id)) FlushOut(*c);
+  }
   void EndStream(ExchangeId id) override;
   bool IsOpen(ExchangeId id) const override { return exchanges_.contains(id); }
   HttpStats stats() const override;
@@ -61,13 +65,15 @@ class BoostHttpServer final : public HttpServer {
     if (thread_.joinable()) thread_.join();
   }
   uint16_t port() const override { return port_; }
+  bool is_io_thread() const override { return std::this_thread::get_id() == io_thread_; }
 
  private:
-  void Accept();
   void AddConnection(tcp::socket socket);
+  std::string TurnAway();  // the answer
   void WaitRead(Connection& c);
   void OnReadable(Connection& c);
   void ProcessInput(Connection& c);
+  void BeginAnswer(Connection& c, std::string request_id);
   void Dispatch(Connection& c);
   void Refuse(Connection& c, int status, std::string_view message);
   void WriteHead(Connection& c, const HttpResponse& response, std::optional<size_t> length);
@@ -76,10 +82,21 @@ class BoostHttpServer final : public HttpServer {
   void FinishAnswer(Connection& c);
   void StartLinger(Connection& c);
   void Doom(Connection& c);
+  void DoomReader(Connection& c) {
+    ++slow_readers_closed_;
+    c.why_closed = "because it was not read";
+    Doom(c);
+  }
   void Close(uint64_t id);
-  void CloseAcceptor();
+  void StopListening() {
+    shutting_down_ = true;
+    listener_.Close();
+  }
   void Tick();
-  void CheckTimeouts(Connection& c, Clock::time_point now);
+  void CheckTimeouts();
+  void HoldBody(Connection& c, size_t bytes) {
+    held_body_bytes_ += bytes - std::exchange(c.body_bytes_held, bytes);
+  }
   void FinishIfIdle();
   std::string NewRequestId() { return fmt::format("{:016x}{:08x}", random_(), next_id_ & 0xffffffffu); }
 
@@ -95,18 +112,21 @@ class BoostHttpServer final : public HttpServer {
   const HttpServerOptions options_;
   asio::io_context io_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer tick_, accept_retry_;
+  Listener listener_;
+  asio::steady_timer tick_;
   std::mt19937_64 random_;
   HttpHandler* handler_ = nullptr;
   uint16_t port_ = 0;
   std::thread thread_;
+  std::thread::id io_thread_;  // its id also while it is joined
 
   // I/O thread only.
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::unordered_map<ExchangeId, Connection*> exchanges_;
   uint64_t next_id_ = 0, slow_readers_closed_ = 0;
-  bool accept_paused_ = false, shutting_down_ = false;
+  size_t held_body_bytes_ = 0;
+  std::map<int, uint64_t> refused_;
+  bool shutting_down_ = false;
   std::array<char, kReadSize> scratch_;
 };
 
@@ -114,36 +134,30 @@ void BoostHttpServer::Run(HttpHandler& handler) {
   handler_ = &handler;
   work_.emplace(io_.get_executor());
   thread_ = std::thread([this] {
-    Accept();
+    listener_.Start([this](tcp::socket socket) { AddConnection(std::move(socket)); },
+                    [this] { return TurnAway(); });
     Tick();
     io_.run();
   });
-}
-
-void BoostHttpServer::Accept() {
-  acceptor_.async_accept([this](const error_code& ec, tcp::socket socket) {
-    if (!acceptor_.is_open()) return;
-    if (ec) {  // out of descriptors, or the peer left already
-      accept_retry_.expires_after(kAcceptRetry);
-      accept_retry_.async_wait([this](const error_code& cancelled) {
-        if (!cancelled && acceptor_.is_open()) Accept();
-      });
-      return;
-    }
-    AddConnection(std::move(socket));
-    accept_paused_ = connections_.size() >= options_.max_connections;
-    if (!accept_paused_) Accept();
-  });
+  io_thread_ = thread_.get_id();
 }
 
 void BoostHttpServer::AddConnection(tcp::socket socket) {
-  error_code ec;
-  socket.non_blocking(true, ec);
-  socket.set_option(tcp::no_delay(true),
-                    ec);  // an event must not wait for the acknowledgement of the last one
+  SetSocketOptions(socket, options_);
   const uint64_t id = ++next_id_;
   auto& connection = connections_[id] = std::make_unique<Connection>(std::move(socket), id);
+  connection->is_spare = connections_.size() > options_.max_connections;
+  if (connections_.size() >= options_.max_connections + options_.spare_connections) listener_.Pause();
   WaitRead(*connection);
+}
+
+std::string BoostHttpServer::TurnAway() {
+  ++refused_[503];
+  const std::string body = ErrorBody(503, "the server has no descriptor left for this connection; try again");
+  std::string out;
+  AppendResponseHead(out, {.status = 503, .body = {}, .headers = {{"Retry-After", kRetryAfterSeconds}}},
+                     {.content_length = body.size(), .keep_alive = false, .request_id = NewRequestId()});
+  return out + body;
 }
 
 void BoostHttpServer::WaitRead(Connection& c) {
@@ -174,19 +188,22 @@ void BoostHttpServer::OnReadable(Connection& c) {
   if (c.state != State::kLingering) {
     c.in.append(scratch_.data(), n);
     ProcessInput(c);
+    HoldBody(c, c.parser ? c.parser->get().body().size() : 0);
+    if (held_body_bytes_ > options_.max_held_body_bytes && c.body_bytes_held > 0) {
+      Refuse(c, 503, fmt::format("over {} bytes of bodies are under way", options_.max_held_body_bytes));
+    }
   }
   WaitRead(c);
 }
 
+// Up to one request: those sent ahead wait for tasks of their own, so that 64 KiB of them hold nobody up.
 void BoostHttpServer::ProcessInput(Connection& c) {
-  if (c.processing) return;
-  c.processing = true;
   while (c.state == State::kReading && !c.close_when_flushed && !c.in.empty()) {
     if (!c.parser) {
       const size_t start =
           std::min(c.in.find_first_not_of("\r\n"), c.in.size());  // blank lines between requests
       c.in.erase(0, start);
-      if (c.in.empty()) break;
+      if (c.in.empty()) return;
       c.parser.emplace();
       c.parser->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
       c.parser->body_limit(options_.max_body_bytes);
@@ -195,59 +212,66 @@ void BoostHttpServer::ProcessInput(Connection& c) {
     }
     error_code ec;
     c.in.erase(0, c.parser->put(asio::buffer(c.in), ec));
-    if (ec == http::error::need_more) break;
+    if (ec == http::error::need_more) return;
     if (ec == http::error::body_limit) {
       Refuse(c, 413, fmt::format("the request body is larger than {} bytes", options_.max_body_bytes));
     } else if (ec == http::error::header_limit) {
       Refuse(c, 431, fmt::format("the request header is larger than {} bytes", options_.max_header_bytes));
     } else if (ec) {
       Refuse(c, 400, fmt::format("not a valid HTTP request: {}", ec.message()));
+    } else if (c.is_spare && c.parser->get().method() != http::verb::get &&
+               c.parser->get().method() != http::verb::head) {
+      Refuse(c, 503, fmt::format("all {} connections are taken; try again", options_.max_connections));
     } else if (c.parser->is_done()) {
-      Dispatch(c);
+      return Dispatch(c);
     } else if (!c.header_seen) {
       c.header_seen = true;
-      const auto expect = c.parser->get()[http::field::expect];
-      if (ToLowerAscii({expect.data(), expect.size()}) == "100-continue") {
+      c.body_begin = Clock::now();
+      if (ExpectsContinue(c.parser->get())) {
         c.out += "HTTP/1.1 100 Continue\r\n\r\n";
         FlushOut(c);
       }
     }
   }
-  c.processing = false;
 }
 
 // Starts the bookkeeping of one answer.
+void BoostHttpServer::BeginAnswer(Connection& c, std::string request_id) {
+  c.exchange = ++next_id_;
+  c.request_id = std::move(request_id);
+  c.body_bytes = 0;
+  c.state = State::kHandling;
+  exchanges_.emplace(c.exchange, &c);
+}
+
 void BoostHttpServer::Dispatch(Connection& c) {
   auto message = c.parser->release();
   c.parser.reset();
   HttpRequest request = ToHttpRequest(message);
   const std::string_view sent_id = request.Header("x-request-id");
   request.request_id = IsSaneRequestId(sent_id) ? std::string(sent_id) : NewRequestId();
-  c.exchange = ++next_id_;
-  c.request_id = request.request_id;
   c.cors = CorsHeaders(options_.allowed_origins, request);
   c.head = request.method == "HEAD";
-  c.keep_alive = message.keep_alive() && !shutting_down_;
+  c.keep_alive = message.keep_alive() && !shutting_down_ && !c.is_spare;
   c.chunked = message.version() >= 11;
-  c.body_bytes = 0;
   if (options_.log_requests) c.log_line = fmt::format("{} {}", request.method, request.path.substr(0, 256));
-  c.state = State::kHandling;
-  exchanges_.emplace(c.exchange, &c);
+  if (c.in.empty() && c.in.capacity() > kKeptCapacity) c.in = {};
+  BeginAnswer(c, request.request_id);
   handler_->OnRequest(c.exchange, std::move(request));
 }
 
-// Answers bytes that are no request, and closes.
+// Answers what no handler sees, and closes.
 void BoostHttpServer::Refuse(Connection& c, int status, std::string_view message) {
   c.parser.reset();
-  c.exchange = ++next_id_;
-  c.request_id = NewRequestId();
+  HoldBody(c, 0);
+  ++refused_[status];
   c.head = c.keep_alive = false;
-  c.body_bytes = 0;
   c.log_line = options_.log_requests ? "refused" : "";
   c.cors.clear();
-  c.state = State::kHandling;
-  exchanges_.emplace(c.exchange, &c);
-  Respond(c.exchange, {.status = status, .body = ErrorBody(status, message), .headers = {}});
+  BeginAnswer(c, NewRequestId());
+  HttpResponse response{.status = status, .body = ErrorBody(status, message), .headers = {}};
+  if (status == 503) response.headers.emplace_back("Retry-After", kRetryAfterSeconds);
+  Respond(c.exchange, std::move(response));
 }
 
 void BoostHttpServer::WriteHead(Connection& c, const HttpResponse& response, std::optional<size_t> length) {
@@ -301,12 +325,7 @@ void BoostHttpServer::Send(ExchangeId id, std::string_view event) {
   QueueEvent(*c, event);
   if (c->unread() > options_.max_unread_bytes) FlushOut(*c);
   if (c->unread() <= options_.max_unread_bytes || c->state == State::kDoomed) return;
-  ++slow_readers_closed_;
-  Doom(*c);
-}
-
-void BoostHttpServer::Flush(ExchangeId id) {
-  if (Connection* c = FindExchange(id)) FlushOut(*c);
+  DoomReader(*c);
 }
 
 void BoostHttpServer::EndStream(ExchangeId id) {
@@ -335,14 +354,8 @@ void BoostHttpServer::FlushOut(Connection& c) {
       return;
     }
     if (ec) return Doom(c);
-    c.out_begin += n;
+    c.DropSent(n);
     c.last_write = Clock::now();
-  }
-  c.out_begin = 0;
-  if (c.out.capacity() > kReadSize) {
-    c.out = {};
-  } else {
-    c.out.clear();
   }
   if (c.close_when_flushed) StartLinger(c);
 }
@@ -358,7 +371,7 @@ void BoostHttpServer::FinishAnswer(Connection& c) {
                         c.request_id));
   }
   FlushOut(c);
-  if (c.processing || c.state != State::kReading) return;
+  if (c.state != State::kReading) return;
   Post([this, id = c.id] {  // what was sent ahead
     Connection* connection = FindConnection(id);
     if (connection == nullptr) return;
@@ -387,77 +400,61 @@ void BoostHttpServer::Close(uint64_t id) {
   const auto node = connections_.extract(id);
   if (node.empty()) return;
   Connection& c = *node.mapped();
+  HoldBody(c, 0);
   error_code ec;
   c.socket.close(ec);
   if (exchanges_.erase(c.exchange) != 0) {
-    if (!c.log_line.empty()) LogInfo(fmt::format("{} closed by the client {}", c.log_line, c.request_id));
+    if (!c.log_line.empty()) LogInfo(fmt::format("{} closed {} {}", c.log_line, c.why_closed, c.request_id));
     handler_->OnClosed(c.exchange);
   }
-  if (accept_paused_ && acceptor_.is_open()) {
-    accept_paused_ = false;
-    Accept();
-  }
+  listener_.Resume();
   FinishIfIdle();
 }
 
 void BoostHttpServer::Tick() {
-  using std::chrono::milliseconds;
-  const milliseconds shortest =
-      std::min({options_.header_timeout, options_.body_timeout, options_.idle_timeout, options_.write_timeout,
-                options_.ping_interval});
-  tick_.expires_after(std::clamp(shortest / 4, milliseconds{5}, milliseconds{250}));
+  tick_.expires_after(TickInterval(options_));
   tick_.async_wait([this](const error_code& ec) {
     if (ec || !work_) return;  // without work_, the cancel came too late for a timer that had fired
-    const auto now = Clock::now();
-    for (auto& [id, connection] : connections_) CheckTimeouts(*connection, now);
+    CheckTimeouts();
     Tick();
   });
 }
 
-void BoostHttpServer::CheckTimeouts(Connection& c, Clock::time_point now) {
-  if (c.state == State::kDoomed) return;
-  if (c.unread() > 0) {
-    if (now - c.last_write <= options_.write_timeout) return;
-    ++slow_readers_closed_;
-    return Doom(c);
-  }
-  switch (c.state) {
-    case State::kStreaming:
-      if (now - c.last_event < options_.ping_interval) return;
-      QueueEvent(c, ": ping\n\n");
-      return FlushOut(c);
-    case State::kLingering:
-      if (now - std::max(c.last_read, c.linger_begin) > kLinger || now - c.linger_begin > kMaxLinger) Doom(c);
-      return;
-    case State::kReading:
-      if (!c.parser) {
-        if (now - std::max(c.last_read, c.last_write) > options_.idle_timeout) Doom(c);
-      } else if (!c.header_seen && now - c.request_begin > options_.header_timeout) {
+void BoostHttpServer::CheckTimeouts() {
+  const auto now = Clock::now();
+  for (auto& [id, connection] : connections_) {
+    Connection& c = *connection;
+    switch (FindOverdue(c, options_, now)) {
+      case Overdue::kNothing:
+        break;
+      case Overdue::kClient:
+        Doom(c);
+        break;
+      case Overdue::kReader:
+        DoomReader(c);
+        break;
+      case Overdue::kHeader:
         Refuse(c, 408, "the request header did not arrive in time");
-      } else if (c.header_seen && now - c.last_read > options_.body_timeout) {
+        break;
+      case Overdue::kBody:
         Refuse(c, 408, "the request body did not arrive in time");
-      }
-      return;
-    case State::kHandling:
-    case State::kDoomed:
-      return;
+        break;
+      case Overdue::kPing:
+        QueueEvent(c, ": ping\n\n");
+        FlushOut(c);
+        break;
+    }
   }
 }
 
 HttpStats BoostHttpServer::stats() const {
-  HttpStats stats{.connections = connections_.size(), .slow_readers_closed = slow_readers_closed_};
+  HttpStats stats{
+      .connections = connections_.size(), .slow_readers_closed = slow_readers_closed_, .refused = refused_};
   for (const auto& [id, connection] : connections_) {
     stats.unread_bytes += connection->unread();
     if (connection->state == State::kStreaming) ++stats.streams;
   }
   return stats;
-}
-
-void BoostHttpServer::CloseAcceptor() {
-  shutting_down_ = true;
-  error_code ec;
-  acceptor_.close(ec);
-  accept_retry_.cancel();
 }
 
 void BoostHttpServer::FinishIfIdle() {
@@ -468,7 +465,7 @@ void BoostHttpServer::FinishIfIdle() {
 
 void BoostHttpServer::Shutdown() {
   Post([this] {
-    CloseAcceptor();
+    StopListening();
     for (auto& [id, c] : connections_) {
       const bool between_requests = c->state == State::kReading && !c->parser;
       if (!between_requests) continue;  // closed after its answer
@@ -484,7 +481,7 @@ void BoostHttpServer::Shutdown() {
 
 void BoostHttpServer::Stop() {
   Post([this] {
-    CloseAcceptor();
+    StopListening();
     std::vector<uint64_t> ids;
     ids.reserve(connections_.size());
     for (const auto& [id, c] : connections_) ids.push_back(id);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,15 +27,22 @@ struct HttpServerOptions {
   uint16_t port = 8000;            // 0: the system picks one, see HttpServer::port()
   size_t max_header_bytes = 32 << 10;
   size_t max_body_bytes = 16 << 20;  // a larger request body is a 413
-  size_t max_connections = 16384;    // the next one waits in the kernel's backlog until one leaves
+  size_t max_connections = 16384;
+  // So many more are let in for one answer each: GET and HEAD are served, for probes and metrics, and
+  // anything else is a 503. The next one waits in the kernel's backlog until one leaves.
+  size_t spare_connections = 64;
+  // Of all request bodies that are being received; the one that passes it is a 503.
+  size_t max_held_body_bytes = 256 << 20;
   // Bytes a stream may leave unread; one more and the connection is closed. 1 MiB is about 5,000 events.
   size_t max_unread_bytes = 1 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // first byte of a request to the end of its header
-  std::chrono::milliseconds body_timeout{30'000};    // silence inside a body
-  std::chrono::milliseconds idle_timeout{75'000};    // silence between two requests
-  std::chrono::milliseconds write_timeout{30'000};   // a reader that takes nothing
-  std::chrono::milliseconds ping_interval{15'000};   // silence in a stream before a comment is sent
-  bool log_requests = true;                          // one line per answered request
+  // Silence inside a body; and all of it, but for what its bytes earn.
+  std::chrono::milliseconds body_timeout{30'000};
+  int min_body_bytes_per_second = 500;
+  std::chrono::milliseconds idle_timeout{75'000};   // silence between two requests
+  std::chrono::milliseconds write_timeout{30'000};  // a reader that takes nothing
+  std::chrono::milliseconds ping_interval{15'000};  // silence in a stream before a comment is sent
+  bool log_requests = true;                         // one line per answered request
   // Web origins whose pages may read the answers, or "*"; none: no CORS headers, and OPTIONS is a 405.
   std::vector<std::string> allowed_origins = {};
 };
@@ -47,6 +55,9 @@ struct HttpStats {
   size_t streams = 0;                // answers under way as event streams
   size_t unread_bytes = 0;           // waiting for slow readers
   uint64_t slow_readers_closed = 0;  // connections closed over max_unread_bytes or write_timeout, ever
+  // Answers that no handler gave, ever, by status: what is no request, too large, too slow, or one connection
+  // too many.
+  std::map<int, uint64_t> refused = {};
 };
 
 class HttpHandler {
@@ -87,6 +98,7 @@ class HttpServer {
   virtual void Stop() = 0;      // closes everything
   virtual void Join() = 0;      // returns when the I/O thread ended after Shutdown or Stop
   [[nodiscard]] virtual uint16_t port() const = 0;
+  [[nodiscard]] virtual bool is_io_thread() const = 0;  // the calling one
 };
 
 }  // namespace attest

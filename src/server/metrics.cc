@@ -146,6 +146,9 @@ struct ServerMetrics::Impl {
       MakeHistogram("step_host_seconds", "Scheduling, sampling and hand-over of one step, outside the model.",
                     kStepSeconds);
 
+  prometheus::Histogram& delivery = MakeHistogram(
+      "token_delivery_seconds", "From the engine's hands to the sockets, by batch of tokens.", kStepSeconds);
+
   prometheus::Family<prometheus::Counter>& success =
       MakeCounters("request_success_total", "Sequences by the reason the client saw.");
   std::array<prometheus::Counter*, kNumFinishReasons> success_by_reason = [this] {
@@ -200,6 +203,10 @@ void ServerMetrics::CountFinished(FinishReason reason) {
 }
 
 void ServerMetrics::ObserveRequest(int n) { impl_->params_n.Observe(n); }
+
+void ServerMetrics::ObserveDelivery(std::chrono::duration<double> delay) {
+  impl_->delivery.Observe(delay.count());
+}
 
 void ServerMetrics::CountResponse(int status) {
   impl_->responses.Add({{"code", std::to_string(status)}}).Increment();
@@ -272,6 +279,10 @@ std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& ht
   gauge("http_unread_bytes", "Bytes queued for slow readers.", http.unread_bytes);
   counter("http_slow_readers_closed_total", "Connections closed because nothing was read.",
           http.slow_readers_closed);
+  for (const auto& [status, count] : http.refused) {
+    add("http_refused_total", "Requests refused before they were read, by status.", MetricType::Counter,
+        static_cast<double>(count), {{"code", std::to_string(status)}});
+  }
   add("cache_config_info", "Layout of the KV cache.", MetricType::Gauge, 1,
       {{"block_size", std::to_string(impl_->options.block_size)},
        {"num_gpu_blocks", std::to_string(impl_->options.num_blocks)}});

@@ -2,6 +2,7 @@
 // before the engine, and the server renders it. Any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,6 +46,8 @@ class ServerMetrics : public EngineObserver {
   void CountFinished(FinishReason reason);
   void ObserveRequest(int n);      // an accepted request and its n
   void CountResponse(int status);  // by status code
+  // From the first token of a batch in the engine's hands until all of the batch was written to the sockets.
+  void ObserveDelivery(std::chrono::duration<double> delay);
 
   [[nodiscard]] StepProfile& profile() { return profile_; }
 

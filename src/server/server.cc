@@ -21,6 +21,11 @@ class ServerImpl final : public Server {
   uint16_t port() const override { return http_->port(); }
   void Drain() override { frontend_.Drain(); }
   void Stop() override { http_->Stop(); }
+  bool EndAll(const std::string& why) override {
+    if (http_->is_io_thread()) return false;
+    frontend_.EndAll(why);
+    return true;
+  }
   void Join() override { http_->Join(); }
 
  private:

@@ -58,6 +58,10 @@ class Server {
   // finishes, then the server stops by itself. Stop: what runs is aborted, connections are closed.
   virtual void Drain() = 0;
   virtual void Stop() = 0;
+  // Something that cannot go on has happened to the engine: every generation ends with `why`, new ones get a
+  // 503, and so do /health and /ready. False, and nothing done, on the server's own thread. The engine is not
+  // waited for.
+  virtual bool EndAll(const std::string& why) = 0;
   // Returns when the server has stopped. One thread.
   virtual void Join() = 0;
 };

@@ -78,15 +78,16 @@ void TokenQueue::Push(TokenEvent event) {
   bool was_empty = false;
   {
     const std::lock_guard lock(mutex_);
-    was_empty = events_.empty();
-    events_.push_back(std::move(event));
+    was_empty = batch_.events.empty();
+    if (was_empty) batch_.since = std::chrono::steady_clock::now();
+    batch_.events.push_back(std::move(event));
   }
   if (was_empty) wake_();
 }
 
-std::vector<TokenEvent> TokenQueue::Drain() {
+TokenBatch TokenQueue::Drain() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(events_, {});
+  return std::exchange(batch_, {});
 }
 
 void TokenQueue::AwaitSinks() {

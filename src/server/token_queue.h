@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,11 @@ struct TokenEvent {
   std::unique_ptr<Error> error;        // with kError
 };
 
+struct TokenBatch {
+  std::vector<TokenEvent> events;
+  std::chrono::steady_clock::time_point since;  // when the first of them was said
+};
+
 class TokenQueue {
  public:
   // `wake` is called on the engine thread when an event meets an empty queue; it must have Drain called soon.
@@ -42,7 +48,7 @@ class TokenQueue {
                                                     bool may_retract = false);
 
   // All events so far, in order. One thread.
-  [[nodiscard]] std::vector<TokenEvent> Drain();
+  [[nodiscard]] TokenBatch Drain();
   // Returns when the engine has destroyed every sink.
   void AwaitSinks();
 
@@ -52,7 +58,7 @@ class TokenQueue {
 
   std::function<void()> wake_;
   std::mutex mutex_;
-  std::vector<TokenEvent> events_;  // guarded by mutex_
+  TokenBatch batch_;  // guarded by mutex_
   std::atomic<int64_t> num_sinks_ = 0;
 };
 

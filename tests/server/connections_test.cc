@@ -138,6 +138,7 @@ TEST_F(Connections, ThatStallInARequestGet408) {
   in_body.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n{");
   EXPECT_EQ(in_header.Read().status, 408);
   EXPECT_EQ(in_body.Read().status, 408);
+  EXPECT_EQ(Metric("attest:http_refused_total"), "2");
 }
 
 TEST_F(Connections, ThatIdleAreClosed) {
@@ -150,17 +151,97 @@ TEST_F(Connections, ThatIdleAreClosed) {
   EXPECT_TRUE(silent.AtEnd());
 }
 
-TEST_F(Connections, OverTheLimitWaitUntilOneLeaves) {
+TEST_F(Connections, OverTheLimitGet503ButProbesAreAnswered) {
   options_.http.max_connections = 2;
   StartServer();
-  HttpClient first(port()), second(port()), third(port());
+  HttpClient first(port()), second(port());
   for (HttpClient* client : {&first, &second}) {
     client->SendRequest("GET", "/health");
     EXPECT_EQ(client->Read().status, 200);
   }
-  third.SendRequest("GET", "/health");
+  HttpClient generation(port()), large(port()), probe(port());
+  generation.SendRequest("POST", "/v1/completions", R"({"prompt":"hi","max_tokens":1})");
+  const HttpReply refused = generation.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  EXPECT_NE(refused.body.find("all 2 connections are taken"), std::string::npos) << refused.body;
+  // Before its body is sent.
+  large.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+  EXPECT_EQ(large.Read().status, 503);
+  probe.SendRequest("GET", "/health");
+  const HttpReply answer = probe.Read();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("connection"), "close");
+  EXPECT_TRUE(probe.AtEnd());
   first.Close();
+  generation.Close();
+  large.Close();
+  probe.Close();
+  const auto count = [&] { return Metric("attest:http_connections"); };  // by a further connection
+  for (int i = 0; i < 3000 && count() != "2"; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(Complete(R"({"prompt":"hi","max_tokens":1})").status, 200);
+  EXPECT_EQ(Metric("attest:http_refused_total"), "2");
+}
+
+TEST_F(Connections, OverTheSpareOnesTooWaitUntilOneLeaves) {
+  options_.http.max_connections = 1;
+  options_.http.spare_connections = 1;
+  StartServer();
+  HttpClient first(port()), second(port()), third(port());
+  first.SendRequest("GET", "/health");
+  EXPECT_EQ(first.Read().status, 200);
+  third.SendRequest("GET", "/health");
+  second.Close();
   EXPECT_EQ(third.Read().status, 200);
+}
+
+TEST_F(Connections, ThatDripABodyGet408ThoughTheyAreNeverSilent) {
+  options_.http.body_timeout = milliseconds(150);
+  StartServer();
+  HttpClient client(port());
+  client.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n");
+  const auto begin = std::chrono::steady_clock::now();
+  std::jthread drip([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      client.Send("x");
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  });
+  EXPECT_EQ(client.ReadHead().status, 408);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+}
+
+TEST_F(Connections, ThatSendABodySlowlyButSteadilyAreServed) {
+  options_.http.body_timeout = milliseconds(500);
+  StartServer();
+  HttpClient client(port());
+  const std::string body = R"({"prompt":"hi","max_tokens":1,"user":")" + std::string(1500, 'u') + "\"}";
+  client.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n");
+  for (size_t at = 0; at < body.size(); at += 100) {  // 100 bytes earn 200 ms
+    client.Send(std::string_view(body).substr(at, 100));
+    std::this_thread::sleep_for(milliseconds(60));
+  }
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST_F(Connections, MayNotSendMoreBodiesAtOnceThanMemoryIsGivenTo) {
+  options_.http.max_held_body_bytes = 1000;
+  StartServer();
+  HttpClient first(port()), second(port());
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: ";
+  const std::string body = R"({"prompt":"hi","max_tokens":1,"user":")" + std::string(800, 'u') + "\"}";
+  first.Send(head + std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, 600));
+  for (int i = 0; i < 3000 && Metric("attest:http_connections") != "3"; ++i)
+    std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(50));  // the bytes behind the handshake
+  second.Send(head + "5000\r\n\r\n" + std::string(600, '{'));
+  const HttpReply refused = second.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  first.Send(body.substr(600));
+  EXPECT_EQ(first.Read().status, 200);
+  EXPECT_EQ(Complete(body).status, 200);  // what was held is given back
 }
 
 TEST_F(Connections, PingWhileAStreamIsSilent) {
