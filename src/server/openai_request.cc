@@ -62,6 +62,8 @@ Status RefuseUnsupported(const JsonFields& fields, const json& body) {
       {"function_call", {R"("none")", R"("auto")"}},
       {"modalities", {R"(["text"])"}},
       {"audio", {}},
+      {"moderation", {}},
+      {"verbosity", {R"("medium")"}},
       {"documents", {"[]"}},
       {"chat_template", {}},
       {"continue_final_message", {"false"}},

@@ -40,7 +40,7 @@ CHAT = {
     "audio": ({"format": "wav", "voice": "alloy"}, "refused"), "frequency_penalty": (2.0, "taken"),
     "function_call": ("auto", "taken"), "functions": ([TOOL["function"]], "refused"), "logit_bias": ({"504": -100}, "shown"),
     "logprobs": (True, "shown"), "max_completion_tokens": (3, "shown"), "max_tokens": (3, "shown"),
-    "metadata": ({"k": "v"}, "taken"), "modalities": (["text", "audio"], "refused"), "moderation": ({"model": "m"}, "taken"),
+    "metadata": ({"k": "v"}, "taken"), "modalities": (["text", "audio"], "refused"), "moderation": ({"model": "m"}, "refused"),
     "n": (2, "shown"), "parallel_tool_calls": (False, "taken"),
     "prediction": ({"type": "content", "content": "The capital"}, "refused"), "presence_penalty": (2.0, "taken"),
     "prompt_cache_key": ("k", "taken"), "prompt_cache_options": ({"mode": "implicit"}, "taken"),
@@ -49,7 +49,7 @@ CHAT = {
     "service_tier": ("auto", "taken"), "stop": ("Paris", "shown"), "store": (False, "taken"), "stream": (True, "shown"),
     "stream_options": ({"include_usage": True}, "shown"), "temperature": (1.5, "shown"), "tool_choice": ("none", "taken"),
     "tools": ([TOOL], "refused"), "top_logprobs": (2, "shown"), "top_p": (0.001, "shown"), "user": ("u", "taken"),
-    "verbosity": ("low", "taken"), "web_search_options": ({}, "refused"),
+    "verbosity": ("low", "refused"), "web_search_options": ({}, "refused"),
     "extra_headers": ({"x-request-id": "mine-2"}, "shown"), "extra_query": ({"a": "b"}, "taken"),
     "extra_body": ({"min_p": 1.0}, "taken"), "timeout": (60.0, "taken")}
 
