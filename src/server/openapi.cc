@@ -74,7 +74,8 @@ void AppendError(JsonWriter& json, std::string_view status, std::string_view wor
   json.EndObject();
 }
 
-void AppendOperation(JsonWriter& json, const RouteEntry& route, const ApiDescriptionInputs& inputs) {
+void AppendOperation(JsonWriter& json, const RouteEntry& route, const ApiDescriptionInputs& inputs,
+                     const CallLimits& limits) {
   static constexpr Operation kUndescribed{};
   const Operation* found = Find(route);
   const Operation& operation = found == nullptr ? kUndescribed : *found;
@@ -87,8 +88,11 @@ void AppendOperation(JsonWriter& json, const RouteEntry& route, const ApiDescrip
   json.Key(method).BeginObject().Key("operationId").String(id).Key("summary").String(operation.summary);
   const bool has_body = !operation.request.empty();
   if (route.path.find('{') != std::string_view::npos) {
-    json.Key("parameters")
-        .Raw(R"([{"name":"model_id","in":"path","required":true,"schema":{"type":"string","minLength":1}}])");
+    json.Key("parameters").BeginArray().BeginObject().Key("name").String("model_id");
+    json.Key("in").String("path").Key("required").Bool(true);
+    json.Key("schema").Raw(R"({"type":"string","minLength":1})");
+    if (!limits.model_names.empty()) json.Key("example").String(limits.model_names.front());
+    json.EndObject().EndArray();
   }
   if (has_body) {
     json.Key("requestBody")
@@ -104,7 +108,10 @@ void AppendOperation(JsonWriter& json, const RouteEntry& route, const ApiDescrip
   std::string content;
   if (has_json) content = Content("application/json", operation.answer);
   if (!operation.media.empty()) {
-    content += fmt::format("{}{}", has_json ? "," : "", Content(operation.media, ""));
+    const bool is_stream = operation.media == "text/event-stream";
+    content +=
+        fmt::format("{}{}", has_json ? "," : "",
+                    Content(operation.media, is_stream ? std::string(operation.answer) + "Event" : ""));
   }
   json.Key("200").Raw(content.empty() ? fmt::format(R"({{"description":"Yes",{}}})", kHeaders)
                                       : fmt::format(R"({{"description":"The answer","content":{{{}}},{}}})",
@@ -149,7 +156,7 @@ std::string OpenApiJson(const ApiDescriptionInputs& inputs, const CallLimits& li
     if (std::any_of(inputs.routes.begin(), end, same_path)) continue;  // written with the first of its path
     json.Key(route.path).BeginObject();
     for (const RouteEntry& other : inputs.routes) {
-      if (same_path(other)) AppendOperation(json, other, inputs);
+      if (same_path(other)) AppendOperation(json, other, inputs, limits);
     }
     json.EndObject();
   }

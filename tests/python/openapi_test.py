@@ -22,7 +22,7 @@ CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conform
 
 
 class AgainstTheDescription(unittest.TestCase):
-    def check(self, *server_flags, schemathesis=()):
+    def check(self, *server_flags, key=None):
         # A short context, so that what is generated ends soon.
         server = Server(*server_flags, max_model_len=64)
         try:
@@ -31,7 +31,7 @@ class AgainstTheDescription(unittest.TestCase):
                     [sys.executable, "-m", "schemathesis.cli", "run", server.url + "/openapi.json",
                      "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS), "--max-examples", EXAMPLES,
                      "--request-timeout", "60", "--generation-deterministic", "--no-color",
-                     "--suppress-health-check", "all", *schemathesis],
+                     "--suppress-health-check", "all", *(("--header", f"Authorization: Bearer {key}") if key else ())],
                     cwd=folder, capture_output=True, text=True, timeout=800)
             self.assertEqual(run.returncode, 0, run.stdout[-12000:] + run.stderr[-3000:])
             summary = run.stdout[run.stdout.index("Test cases:"):] if "Test cases:" in run.stdout else run.stdout[-600:]
@@ -43,6 +43,10 @@ class AgainstTheDescription(unittest.TestCase):
 
     def test_no_answer_breaks_it(self):
         self.check()
+
+    def test_no_answer_breaks_it_with_a_key_and_the_routes_of_developers(self):
+        self.check("--api-key", "secret", "--enable-dev-endpoints", "--scheduling-policy", "priority",
+                   "--verify-attention", "0", key="secret")
 
 
 if __name__ == "__main__":

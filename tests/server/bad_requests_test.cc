@@ -82,6 +82,7 @@ TEST_F(BadRequests, CompletionFieldsAreNamed) {
       {R"({"prompt":"a","top_k":1.5})", "top_k"},
       {R"({"prompt":"a","seed":"x"})", "seed"},
       {R"({"prompt":"a","seed":9223372036854775808})", "seed"},
+      {R"({"prompt":"a","seed":-9223372036854775809})", "seed"},
       {R"({"prompt":"a","n":0})", "n"},
       {R"({"prompt":"a","n":129})", "n"},
       {R"({"prompt":"a","stop":5})", "stop"},
