@@ -15,7 +15,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, MODEL, Server  # noqa: E402
 
-EXAMPLES = os.environ.get("ATTEST_SCHEMATHESIS_EXAMPLES", "15")
+EXAMPLES = os.environ.get("ATTEST_SCHEMATHESIS_EXAMPLES", "8")
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
           "response_schema_conformance", "negative_data_rejection", "unsupported_method", "missing_required_header",
           "allow_header_conformance", "ignored_auth")
