@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "attention/case_capture.h"
@@ -127,6 +128,67 @@ TEST(Sentinel, SeesAKernelThatTurnsWrongWithinTwoWindows) {
       seen = !sentinel.TakeMismatches().empty();
     }
     EXPECT_TRUE(seen) << "seed " << seed << ", " << bound << " steps";
+  }
+}
+
+TEST(Sentinel, ChecksTheVeryFirstRowOfEachKernel) {
+  Sentinel sentinel({.rate = 1e-4, .seed = 3});
+  Steps steps(sentinel);
+  steps.Run([](int layer, const AttentionParams& params) {
+    if (layer != 0) return;
+    for (const int64_t token : {0, 1, 13}) *OutRow(params, token, 0) += 1;  // of each sequence, head 0
+  });
+  EXPECT_EQ(Sum(sentinel.stats(), &SentinelCounts::mismatches), 3);
+}
+
+TEST(Sentinel, LooksAtOtherRowsWhenAWindowIsAsLongAsAStep) {
+  // 9 rows of 6 heads in 4 layers are an extend step and a window.
+  Sentinel sentinel({.rate = 1.0 / (9 * 6 * Steps::kLayers), .seed = 2});
+  Steps steps(sentinel);
+  std::map<std::tuple<int, int, int>, int> places;
+  for (int i = 0; i < 60; ++i) {
+    steps.Run([](int, const AttentionParams& params) {
+      for (int64_t token = 13; token < 22; ++token) {
+        for (int head = 0; head < 6; ++head) *OutRow(params, token, head) += 1;
+      }
+    });
+    for (const Mismatch& m : sentinel.TakeMismatches()) {
+      if (i >= 10) ++places[{m.layer, m.row, m.head}];  // windows have their length by then
+    }
+  }
+  EXPECT_GT(places.size(), 25u);
+}
+
+// Sequences of one phase are one group: a row's place in it must lead back to its sequence.
+TEST(Sentinel, NamesTheSequenceOfAGroup) {
+  Sentinel sentinel({.rate = 1});
+  AttentionBatch batch{Spec(), {1, 12, 1, 12, 1}, {40, 12, 9, 12, 70}};
+  const auto router = AttentionRouter::Create(ThisCpu());
+  const auto plan = PlanAttention(*router, batch.spec(), batch.lengths(), 2);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  const AttentionBatch::Output output = batch.MakeOutput(kNaN);
+  const AttentionParams params = batch.Tensors(output);
+  const AttendArgs args{.q = {.data = reinterpret_cast<const float*>(params.q.data),
+                              .shape = params.q.shape,
+                              .stride = params.q.stride},
+                        .out = {.data = reinterpret_cast<float*>(params.out.data),
+                                .shape = params.out.shape,
+                                .stride = params.out.stride},
+                        .kv = params.paged};
+  sentinel.BeginStep();
+  Attend(**plan, args, Team(2));
+  const int64_t second_prefill = batch.q_begin().begin(3) + 5, last_decode = batch.q_begin().begin(4);
+  OutRow(params, second_prefill, 2)[7] += 1;
+  OutRow(params, last_decode, 4)[9] += 1;
+  sentinel.AfterAttend(0, **plan, args, Team(2));
+  const std::vector<Mismatch> found = sentinel.TakeMismatches();
+  ASSERT_EQ(found.size(), 2u);
+  for (const Mismatch& m : found) {
+    const bool decode = m.phase == AttentionPhase::kDecode;
+    EXPECT_EQ(m.seq, decode ? 4 : 3);
+    EXPECT_EQ(m.row, decode ? 0 : 5);
+    EXPECT_EQ(m.head, decode ? 4 : 2);
+    EXPECT_EQ(m.verdict.dim, decode ? 9 : 7);
   }
 }
 

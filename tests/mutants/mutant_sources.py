@@ -94,7 +94,9 @@ def mutate(source: str, path: str, mutants: list[dict]) -> str:
         at, previous = end, group[0]["name"]
     if problems:
         raise StaleMutant("\n".join(problems))
-    return f'extern int attest_active_mutant;\n#line 1 "src/{path}"\n{result}{source[at:]}'
+    # An .inc is included inside namespaces, where the declaration would name another variable: active_mutant.h has it.
+    declaration = "" if path.endswith(".inc") else "extern int attest_active_mutant;\n"
+    return f'{declaration}#line 1 "src/{path}"\n{result}{source[at:]}'
 
 
 def sources(src: pathlib.Path, mutants: list[dict]) -> list[str]:
