@@ -53,9 +53,6 @@ constexpr std::string_view kHeaders =
     R"("headers":{"X-Request-Id":{"$ref":"#/components/headers/RequestId"}})";
 
 std::string Content(std::string_view media, std::string_view schema) {
-  if (media == "text/event-stream") {
-    return R"("text/event-stream":{"schema":{"type":"object","required":["data"],"properties":{"data":{"type":"string","description":"A chunk as JSON, an object with error, or [DONE]"}},"description":"With stream true: each event."}})";
-  }
   return schema.empty()
              ? fmt::format(R"("{}":{{"schema":{{"type":"string"}}}})", media)
              : fmt::format(R"("{}":{{"schema":{{"$ref":"#/components/schemas/{}"}}}})", media, schema);
