@@ -11,7 +11,7 @@
 namespace attest::testing {
 namespace {
 
-AttentionSpec Spec() {
+AttentionSpec RowwiseSpec() {
   AttentionSpec spec;
   spec.q_heads = 6;
   spec.kv_heads = 2;
@@ -24,13 +24,13 @@ AttentionSpec Spec() {
 
 template <class Change>
 AttentionSpec With(Change change) {
-  AttentionSpec spec = Spec();
+  AttentionSpec spec = RowwiseSpec();
   change(spec);
   return spec;
 }
 
 std::vector<AttentionSpec> Specs() {
-  return {Spec(),
+  return {RowwiseSpec(),
           With([](auto& s) { s.kv_dtype = DType::kF32, s.head_dim = s.v_head_dim = 96; }),
           With([](auto& s) { s.kv_dtype = DType::kF16, s.block_size = 32; }),
           With([](auto& s) { s.kv_dtype = DType::kF8E4M3; }),
@@ -102,7 +102,7 @@ TEST(Rowwise, KernelsThatDoNotPromiseItRefuse) {
     bool named = false;
     for (const AttentionPhase phase : kAttentionPhases) {
       for (const Reason& reason :
-           Check(entry->contract, {.spec = Spec(), .phase = phase}, conform::ThisCpu())) {
+           Check(entry->contract, {.spec = RowwiseSpec(), .phase = phase}, conform::ThisCpu())) {
         named |= reason.field == "rowwise";
       }
     }
@@ -113,7 +113,7 @@ TEST(Rowwise, KernelsThatDoNotPromiseItRefuse) {
 TEST(Rowwise, EveryPhaseHasOneKernel) {
   std::string first;
   for (const AttentionPhase phase : kAttentionPhases) {
-    const auto route = Choose({.spec = Spec(), .phase = phase}, conform::ThisCpu());
+    const auto route = Choose({.spec = RowwiseSpec(), .phase = phase}, conform::ThisCpu());
     ASSERT_TRUE(route) << route.error().message;
     if (first.empty()) first = route->name();
     EXPECT_EQ(route->name(), first);
