@@ -19,27 +19,13 @@
 #include "cache/block_pool.h"
 #include "engine/commit.h"
 #include "engine/limits.h"
-#include "engine/logprobs.h"
+#include "engine/prompt_scorer.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/step_batch.h"
 #include "tensor/buffer.h"
 
 namespace attest {
-
-const char* FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "unknown";
-}
 
 namespace {
 
@@ -52,19 +38,6 @@ double SecondsBetween(Clock::time_point begin, Clock::time_point end) {
 // Rows of logits that one Run may be asked for.
 int64_t MaxLogitRows(const EngineOptions& options) {
   return std::min(options.max_num_seqs, options.max_num_batched_tokens);
-}
-
-// Calls fn(i) for i in [0, count), on the team's threads when there is one.
-template <class Fn>
-void ForEachIndex(ThreadTeam* team, int64_t count, Fn&& fn) {
-  if (team == nullptr) {
-    for (int64_t i = 0; i < count; ++i) fn(i);
-    return;
-  }
-  team->Run([&](int rank) {
-    const IndexRange range = PartitionRange(count, rank, team->size());
-    for (int64_t i = range.begin; i < range.end; ++i) fn(i);
-  });
 }
 
 class EngineImpl final : public Engine {
@@ -137,10 +110,11 @@ class EngineImpl final : public Engine {
   void Accept(std::vector<std::unique_ptr<Sequence>> arrived, const std::vector<RequestId>& aborted);
   void Step();
   Status RunAndCommit(const StepPlan& plan, StepRecord& record);
-  Status ScorePrompts(const StepPlan& plan);
-  void Poison(View<float, 2> logits) const;
   void RecomputeAll();
   void StopServing(const Error& error);
+  void EndSharing();
+  void RunOneByOne(std::vector<ScheduledSeq> shares);
+  Status RunAndNote(const StepPlan& plan, StepRecord& record);
   void FailAll(const Error& error);
   void NoteScheduled(const StepPlan& plan, Clock::time_point now);
   void DeliverFinished();
@@ -155,7 +129,7 @@ class EngineImpl final : public Engine {
   const std::unique_ptr<PrefixCache> cache_;  // null: off
   Scheduler scheduler_;
   StepBatch batch_;
-  std::vector<PromptRow> prompt_rows_;
+  PromptScorer prompt_scorer_;
   Buffer logits_;
   std::vector<Sampler> samplers_;
   std::vector<SampleJob> jobs_;
@@ -164,6 +138,7 @@ class EngineImpl final : public Engine {
   std::unordered_map<RequestId, Sequence*> by_id_;
   EngineStats counters_;
   int consecutive_failures_ = 0;
+  bool shares_ = true;               // the prefix cache is in use, where there is one
   std::optional<Error> stop_error_;  // set once: every request ends with it
   int32_t newly_scheduled_ = 0;      // left the queue since the last PublishStats, by a step or by an end
   int32_t newly_finished_ = 0;
@@ -294,14 +269,25 @@ void EngineImpl::Step() {
   NoteScheduled(plan, begin);
 
   StepRecord record;
-  record.num_seqs = batch_.num_seqs();
-  record.num_tokens = batch_.num_tokens();
   record.num_preempted = plan.num_preempted;
   record.schedule_seconds = SecondsBetween(begin, Clock::now());
-  if (const Status status = RunAndCommit(plan, record); !status) {
+  if (const Status status = RunAndNote(plan, record); !status) {
+    if (plan.seqs.size() > 1) {
+      RunOneByOne(plan.seqs);
+    } else {
+      CommitFailure(plan, status.error(), scheduler_);
+    }
+  }
+  DeliverFinished();
+}
+
+Status EngineImpl::RunAndNote(const StepPlan& plan, StepRecord& record) {
+  record.num_seqs = batch_.num_seqs();
+  record.num_tokens = batch_.num_tokens();
+  Status status = RunAndCommit(plan, record);
+  if (!status) {
     LogError(fmt::format("step of {} sequences, {} tokens failed: {}", record.num_seqs, record.num_tokens,
                          status.error().message));
-    CommitFailure(plan, status.error(), scheduler_);
     record.failed = true;
     ++counters_.failed_steps;
     ++consecutive_failures_;
@@ -310,19 +296,35 @@ void EngineImpl::Step() {
   }
   ++counters_.steps;
   if (observer_ != nullptr) observer_->OnStep(record);
-  DeliverFinished();
+  return status;
+}
+
+// A step that failed left its sequences as they were. One of them may be the cause (a length that no kernel
+// takes), and the others are not to end with it: each runs alone, and those that fail again end.
+void EngineImpl::RunOneByOne(std::vector<ScheduledSeq> shares) {
+  for (const ScheduledSeq& share : shares) {
+    const StepPlan alone{.seqs = {share}, .num_tokens = share.count, .num_preempted = 0};
+    BuildStepBatch(alone, options_.block_size, batch_);
+    StepRecord record;
+    if (const Status status = RunAndNote(alone, record); !status) {
+      CommitFailure(alone, status.error(), scheduler_);
+    }
+    if (record.discarded) return;  // found wrong: the plan is void, and what is left runs in later steps
+  }
 }
 
 Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   const Clock::time_point begin = Clock::now();
   const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
   const auto logits = View<float, 2>::Dense(logits_.as<float>(), {rows, options_.vocab_size});
-  Poison(logits);
+  PoisonLogits(logits);
   ATTEST_RETURN_IF_ERROR(runner_->Run(batch_, logits));
   const Clock::time_point ran = Clock::now();
   record.run_seconds = SecondsBetween(begin, ran);
   record.routes = runner_->last_routes();
-  if (const StepVerdict verdict = runner_->TakeVerdict(); verdict.action != StepVerdict::Action::kCommit) {
+  const StepVerdict verdict = runner_->TakeVerdict();
+  if (verdict.ends_sharing) EndSharing();
+  if (verdict.action != StepVerdict::Action::kCommit) {
     // The plan is not committed: its sequences stay where they were, with the blocks they were given.
     record.discarded = true;
     ++counters_.discarded_steps;
@@ -334,7 +336,8 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   MakeSampleJobs(plan, logits, jobs_);
   sampled_.assign(jobs_.size(), int32_t{-1});
   SampleAll(jobs_, samplers_, runner_->team(), sampled_);
-  ATTEST_RETURN_IF_ERROR(ScorePrompts(plan));
+  const auto tile = View<float, 2>::Dense(logits_.as<float>(), {MaxLogitRows(options_), options_.vocab_size});
+  ATTEST_RETURN_IF_ERROR(prompt_scorer_.Score(plan, batch_, *runner_, tile, scheduler_));
   const Clock::time_point now = Clock::now();
   Commit(plan, sampled_, now, options_.max_model_len, scheduler_, commit_);
   counters_.prompt_tokens += commit_.prompt_tokens;
@@ -344,52 +347,6 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
   record.time_to_first_token_seconds = commit_.time_to_first_token_seconds;
   record.inter_token_seconds = commit_.inter_token_seconds;
   record.commit_seconds = SecondsBetween(ran, Clock::now());
-  return {};
-}
-
-// A row that the runner leaves alone must not pass for logits: NaN is refused.
-void EngineImpl::Poison(View<float, 2> logits) const {
-  for (int64_t row = 0; row < logits.shape[0]; ++row) {
-    *logits.At(row, 0) = *logits.At(row, options_.vocab_size - 1) = std::numeric_limits<float>::quiet_NaN();
-  }
-}
-
-// The logits of all rows of a prompt may be gigabytes; here they pass through the buffer of the sampled rows,
-// which are done with, a few at a time.
-Status EngineImpl::ScorePrompts(const StepPlan& plan) {
-  FindPromptRows(plan, batch_, prompt_rows_);
-  const size_t tile = static_cast<size_t>(MaxLogitRows(options_));
-  std::vector<int32_t> rows;
-  std::vector<Expected<TokenLogprobs>> scores;
-  for (size_t begin = 0; begin < prompt_rows_.size(); begin += tile) {
-    const std::span part =
-        std::span(prompt_rows_).subspan(begin, std::min(tile, prompt_rows_.size() - begin));
-    rows.clear();
-    for (const PromptRow& row : part) rows.push_back(row.row);
-    const auto logits = View<float, 2>::Dense(logits_.as<float>(), {std::ssize(rows), options_.vocab_size});
-    Poison(logits);
-    ATTEST_RETURN_IF_ERROR(runner_->Logits(batch_, rows, logits));
-    scores.assign(part.size(), TokenLogprobs{});
-    const auto score = [&](int64_t i) {
-      const auto at = static_cast<size_t>(i);
-      const Sequence& seq = *part[at].seq;
-      scores[at] = ScoreToken({logits.At(i), static_cast<size_t>(options_.vocab_size)},
-                              seq.tokens[static_cast<size_t>(part[at].position)], part[at].position,
-                              *seq.request.sampling.prompt_logprobs);
-    };
-    ForEachIndex(runner_->team(), std::ssize(part), score);
-    for (size_t i = 0; i < part.size(); ++i) {
-      Sequence& seq = *part[i].seq;
-      if (seq.finish) continue;
-      if (!scores[i]) {
-        seq.error = scores[i].error();
-        scheduler_.Finish(seq, FinishReason::kError);
-        continue;
-      }
-      seq.prompt_logprobs.push_back(std::move(*scores[i]));
-      ++seq.num_scored;
-    }
-  }
   return {};
 }
 
@@ -405,6 +362,13 @@ void EngineImpl::RecomputeAll() {
     seq->prompt_logprobs.clear();
     seq->num_scored = 1;
   }
+}
+
+void EngineImpl::EndSharing() {
+  if (!std::exchange(shares_, false) || cache_ == nullptr) return;
+  LogWarning("the prefix cache is off until this process ends: wrong rows were found and are served on");
+  cache_->Clear();
+  scheduler_.StopSharing();
 }
 
 void EngineImpl::StopServing(const Error& error) {

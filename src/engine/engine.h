@@ -55,6 +55,9 @@ struct StepVerdict {
   };
   Action action = Action::kCommit;
   Error error = {};  // with kStop
+  // With kCommit: something was wrong and is served all the same, since the operator wants it so. No request
+  // but its own may see it: nothing is shared any more.
+  bool ends_sharing = false;
 };
 
 // Runs one step on the machine. The engine's only way down: a real one plans attention and calls the model;

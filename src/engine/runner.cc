@@ -81,7 +81,8 @@ StepVerdict ModelRunner::TakeVerdict() {
   if (sentinel_ == nullptr) return {};
   const std::vector<Mismatch> mismatches = sentinel_->TakeMismatches();
   const OnMismatch policy = sentinel_->options().on_mismatch;
-  if (mismatches.empty() || policy == OnMismatch::kLog) return {};
+  if (mismatches.empty()) return {};
+  if (policy == OnMismatch::kLog) return {.error = {}, .ends_sharing = true};
   const auto stop = [](std::string message) -> StepVerdict {
     return {.action = Action::kStop,
             .error = {.code = ErrorCode::kInternal, .message = std::move(message), .field = "attention"}};

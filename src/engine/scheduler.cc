@@ -79,8 +79,13 @@ void Scheduler::ScheduleRunning(int32_t& budget) {
 }
 
 void Scheduler::AdmitWaiting(int32_t& budget) {
-  while (!waiting_.empty() && budget > 0 && running_.size() < static_cast<size_t>(options_.max_num_seqs)) {
-    Sequence& seq = *waiting_.front();
+  for (size_t i = 0;
+       i < waiting_.size() && budget > 0 && running_.size() < static_cast<size_t>(options_.max_num_seqs);) {
+    Sequence& seq = *waiting_[i];
+    if (IsBeingComputed(seq)) {
+      ++i;
+      continue;
+    }
     if (!FindPlace(seq)) return;
     const int32_t count = ShareOf(seq, budget, waiting_.size() > 1);
     const Status taken = pool_.Take(
@@ -88,11 +93,27 @@ void Scheduler::AdmitWaiting(int32_t& budget) {
     ATTEST_CHECK(taken.has_value());
     seq.state = SequenceState::kRunning;
     const auto at = std::ranges::upper_bound(
-        running_, waiting_.front(), [this](const auto& a, const auto& b) { return GoesBefore(*a, *b); });
-    running_.insert(at, std::move(waiting_.front()));
-    waiting_.pop_front();
+        running_, waiting_[i], [this](const auto& a, const auto& b) { return GoesBefore(*a, *b); });
+    running_.insert(at, std::move(waiting_[i]));
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     Plan(seq, count, budget);
   }
+}
+
+// Whether a running sequence is computing a block that this one will need, so that waiting for it spares the
+// work: the choices of one prompt, or prompts with one preamble that arrive together, compute it once.
+// Bounded, since running sequences make progress; a less urgent one is not waited for, as it may not.
+bool Scheduler::IsBeingComputed(const Sequence& seq) const {
+  if (cache_ == nullptr || !shares_) return false;
+  const auto block_size = static_cast<size_t>(options_.block_size);
+  const size_t usable = static_cast<size_t>(std::max(MostFromCache(seq), 0)) / block_size * block_size;
+  return std::ranges::any_of(running_, [&](const std::unique_ptr<Sequence>& other) {
+    if (other->computed >= other->prompt_len || other->finish || GoesBefore(seq, *other)) return false;
+    const size_t next = (static_cast<size_t>(other->computed) / block_size + 1) * block_size;
+    return next <= usable && next <= other->tokens.size() && other->chain.keys == seq.chain.keys &&
+           std::equal(seq.tokens.begin(), seq.tokens.begin() + static_cast<std::ptrdiff_t>(next),
+                      other->tokens.begin());
+  });
 }
 
 // Logits come from computing a token, so the last one is not taken from the cache, nor, where the prompt is
@@ -108,7 +129,8 @@ int32_t Scheduler::MostFromCache(const Sequence& seq) {
 bool Scheduler::FindPlace(Sequence& seq) {
   if (pool_.num_free() == 0) return false;  // the last token is computed in any case, in a block of its own
   std::vector<int32_t> hits;
-  if (cache_ != nullptr) {
+  const bool looks = cache_ != nullptr && shares_;
+  if (looks) {
     hits = cache_->Find(seq.chain, seq.tokens, MostFromCache(seq));
     // A hit that nobody uses is one of the free blocks.
     const auto free_hits = std::ranges::count_if(hits, [this](int32_t b) { return pool_.refs(b) == 0; });
@@ -121,7 +143,7 @@ bool Scheduler::FindPlace(Sequence& seq) {
   seq.blocks = std::move(hits);
   if (!seq.cached) {
     seq.cached = seq.computed;
-    if (cache_ != nullptr && !seq.request.sampling.prompt_logprobs) {
+    if (looks && !seq.request.sampling.prompt_logprobs) {
       cache_queries_ += seq.known();
       cache_hits_ += seq.computed;
     }
@@ -133,7 +155,7 @@ void Scheduler::Advance(const ScheduledSeq& share) {
   Sequence& seq = *share.seq;
   ATTEST_CHECK_EQ(seq.computed, share.begin);
   seq.computed += share.count;
-  if (cache_ != nullptr) {
+  if (cache_ != nullptr && shares_) {
     cache_->Publish(seq.chain, std::span(seq.tokens).first(static_cast<size_t>(seq.computed)), seq.blocks);
   }
 }

@@ -62,6 +62,8 @@ class Scheduler {
   // The tokens of this share were computed: its full blocks may be shared from now on. REQUIRES: Run
   // succeeded.
   void Advance(const ScheduledSeq& share);
+  // From now on no sequence shares what it computes, and none begins behind what another computed.
+  void StopSharing() { shares_ = false; }
   // What the sequence computed is not to be shared: its logits were not numbers.
   void Distrust(Sequence& seq);
 
@@ -92,6 +94,7 @@ class Scheduler {
   void ScheduleRunning(int32_t& budget);
   void AdmitWaiting(int32_t& budget);
   bool FindPlace(Sequence& seq);
+  [[nodiscard]] bool IsBeingComputed(const Sequence& seq) const;
   [[nodiscard]] static int32_t MostFromCache(const Sequence& seq);
   void PreemptLast();
   [[nodiscard]] bool GoesBefore(const Sequence& a, const Sequence& b) const;
@@ -103,6 +106,7 @@ class Scheduler {
   const int32_t share_cap_;
   BlockPool& pool_;
   PrefixCache* const cache_;
+  bool shares_ = true;                              // uses the cache
   std::vector<std::unique_ptr<Sequence>> running_;  // both in the order of the policy
   std::deque<std::unique_ptr<Sequence>> waiting_;
   bool any_finished_ = false;

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "engine/sampler.h"
 #include "tests/engine/recorded_request.h"
+#include "tests/support/sanitizers.h"
 
 namespace attest::testing {
 namespace {
@@ -155,6 +158,47 @@ TEST(LogitChanges, BadWordsNeverComeUp) {
   ASSERT_EQ(text.size(), 150u);
   for (const Ids& word : sampling.bad_words) EXPECT_EQ(std::ranges::search(text, word).size(), 0u);
   EXPECT_NE(std::ranges::search(text, Ids{3, 3}).size(), 0u);  // the test is one
+}
+
+// Penalties look at each id of the context once; they may not cost as much as the draw over the vocabulary
+// itself.
+TEST(LogitChanges, PenaltiesOverALongContextCostLessThanTheDraw) {
+  if (kSanitized) GTEST_SKIP() << "measures time";
+  constexpr int32_t kLargeVocab = 49152, kContext = 4000;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0.0f, 2.0f);
+  std::vector<float> row(kLargeVocab), logits(kLargeVocab);
+  for (float& x : row) x = normal(random);
+  Ids tokens(kContext);
+  for (int32_t& id : tokens) id = static_cast<int32_t>(random() % kLargeVocab);
+  Sampler sampler;
+  const auto best_us = [&](const SamplingParams& params) {
+    double best = 1e9;
+    for (int run = 0; run < 60; ++run) {
+      logits = row;
+      const SampleJob job{.logits = logits,
+                          .params = &params,
+                          .seed = run,
+                          .position = kContext,
+                          .banned = {},
+                          .tokens = tokens,
+                          .prompt_len = kContext / 2};
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_TRUE(sampler.Sample(job).has_value());
+      const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, took.count());
+    }
+    return best;
+  };
+  SamplingParams plain{.temperature = 0.8f, .top_p = 0.95f};
+  SamplingParams penalised = plain;
+  penalised.repetition_penalty = 1.2f;
+  penalised.presence_penalty = 0.3f;
+  penalised.frequency_penalty = 0.1f;
+  const double without = best_us(plain), with = best_us(penalised);
+  std::printf("  one draw over %d ids: %.0f us; with three penalties over %d tokens: %.0f us\n", kLargeVocab,
+              without, kContext, with);
+  EXPECT_LT(with, 2 * without);
 }
 
 }  // namespace
