@@ -241,7 +241,8 @@ void Generation::FailAll(const Error& error) {
     choice.is_running = false;
   }
   num_running_ = 0;
-  const int status = std::max(500, HttpStatusOf(error.code));  // what was accepted is not the client's fault
+  // A kernel that refuses is not the fault of a request that was accepted.
+  const int status = error.code == ErrorCode::kUnsupported ? 500 : HttpStatusOf(error.code);
   if (!call_.stream) {
     rooms_.http.Respond(
         exchange_, {.status = status, .body = ErrorBody(status, error.message, error.field), .headers = {}});
