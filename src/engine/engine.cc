@@ -272,6 +272,7 @@ void EngineImpl::Step() {
   record.num_preempted = plan.num_preempted;
   record.schedule_seconds = SecondsBetween(begin, Clock::now());
   if (const Status status = RunAndNote(plan, record); !status) {
+    ++consecutive_failures_;  // once for the plan, however many of it fail alone
     if (plan.seqs.size() > 1) {
       RunOneByOne(plan.seqs);
     } else {
@@ -290,7 +291,6 @@ Status EngineImpl::RunAndNote(const StepPlan& plan, StepRecord& record) {
                          status.error().message));
     record.failed = true;
     ++counters_.failed_steps;
-    ++consecutive_failures_;
   } else {
     consecutive_failures_ = 0;
   }

@@ -202,11 +202,14 @@ TEST_F(Refusals, OfKernelsListEveryReason) {
 #if defined(__x86_64__)
   if (!HasIsa(DetectCpu(), CpuIsa::kAvx2)) GTEST_SKIP() << "needs AVX2";
   call_.options.kernels = "decode=attention_decode_avx2,uniform_decode=attention_decode_avx2";
+  call_.spec.q_dtype = ATTEST_BF16;
+  call_.spec.out_dtype = ATTEST_BF16;
+  call_.spec.sink_tokens = 4;
   const std::string text = call_.Plan();
   EXPECT_EQ(call_.status, ATTEST_UNSUPPORTED);
-  EXPECT_THAT(text, HasSubstr("attention_decode_avx2.kv_dtype is fp8_e4m3, expected f32 or bf16"));
-  EXPECT_THAT(text, HasSubstr("k_descale is given, expected absent"));
-  EXPECT_THAT(text, HasSubstr("v_descale is given, expected absent"));
+  EXPECT_THAT(text, HasSubstr("attention_decode_avx2.q_dtype is bf16, expected f32"));
+  EXPECT_THAT(text, HasSubstr("out_dtype is bf16, expected f32"));
+  EXPECT_THAT(text, HasSubstr("sink_tokens is 4, expected 0"));
 #endif
 }
 

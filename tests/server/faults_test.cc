@@ -210,7 +210,7 @@ TEST(Faults, C20AFailedStepEndsItsRequestsWithItsMessageAndNoOther) {
   streamed.SendRequest("POST", "/v1/completions", Body(1, 2000, true));
   whole.SendRequest("POST", "/v1/completions", Body(2, 2000, false));
   ASSERT_TRUE(stack.WaitUntilRunning(2));
-  stack.gate.steps_to_fail = 1;
+  stack.gate.steps_to_fail = 3;  // of both, then of each alone
   for (const bool stream : {true, false}) {
     const Answer answer = ReadAnswer(stream ? streamed : whole, stream);
     EXPECT_EQ(answer.status, stream ? 200 : 500);
@@ -297,6 +297,7 @@ void FailACheckUnderLoad() {
   streamed.SendRequest("POST", "/v1/completions", Body(1, 2000, true));
   whole.SendRequest("POST", "/v1/completions", Body(2, 2000, false));
   ASSERT_TRUE(stack.WaitUntilRunning(2));
+  streamed.AwaitHead();
   stack.gate.blocks = 4;
   for (const bool stream : {true, false}) {
     const Answer answer = ReadAnswer(stream ? streamed : whole, stream);

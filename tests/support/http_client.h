@@ -75,6 +75,12 @@ class HttpClient {
     return Send(out.append("\r\n").append(body));
   }
 
+  // Returns once the head of the next reply is here, and leaves it to be read.
+  void AwaitHead() {
+    while (in_.find("\r\n\r\n") == std::string::npos && Fill()) {
+    }
+  }
+
   // Status line and headers of the next reply; the body is left to NextChunk or ReadBody.
   HttpReply ReadHead() {
     HttpReply reply;

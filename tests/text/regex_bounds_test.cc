@@ -51,7 +51,7 @@ TEST(RegexBounds, TextsMadeToBacktrackTakeLinearTime) {
 TEST(RegexBounds, PatternsThatExplodeEnd) {
   // Each needs exponential time on its text without a limit.
   for (const auto& [pattern, text] :
-       {std::pair(R"((a+)+b)", Repeat("a", 5000)), std::pair(R"((a|aa)+$b)", Repeat("a", 5000)),
+       {std::pair(R"((a+)+b)", Repeat("a", 5000)), std::pair(R"((a|aa)+[bc])", Repeat("a", 5000)),
         std::pair(R"((\w*\s*)*!!x)", Repeat("ab ", 5000)),
         std::pair(R"((.*)(.*)(.*)(.*)=x)", Repeat("y", 2000))}) {
     auto regex = SplitRegex::Compile(pattern);

@@ -74,7 +74,7 @@ class Interpreter final : public Environment {
 
   // Copying a long string costs as many steps as it takes time: a loop over thousands of messages that looks
   // at the text of the first each time would otherwise copy terabytes within the limit.
-  static constexpr int64_t kBytesPerStep = 1024;
+  static constexpr int64_t kBytesPerStep = 256;
 
   void Step(int line, int64_t count = 1) {
     steps_ += count;
