@@ -58,23 +58,30 @@ class OfThePage(PageTest):
     def test_esc_stops_an_answer_and_the_engine_drops_it(self):
         with self.open() as page:
             page.sampling(temperature=0, max_tokens=450)
+            before = self.server.engine()["tokens"]["generated"]
             page.begin("Write a very long story about a river.")
             page.until(lambda: len(page.text(".answer")) > 20, "some text")
             page.one("#draft").send_keys(Keys.ESCAPE)
             kept = page.wait_for_answer()
             self.assertGreater(len(kept), 10)
             self.assertIn("stopped by you", page.text(".turn.assistant .meta"))
-            page.until(lambda: self.server.engine()["sequences"]["running"] == 0, "an idle engine", seconds=5)
+            self.assert_dropped(page, before)
             self.assertEqual(page.answer(), kept)
             # The button does the same.
             page.one("#new-chat").click()
             self.assertEqual(page.turns(), [])
+            before = self.server.engine()["tokens"]["generated"]
             page.begin("Write a very long story about a river.")
             page.until(lambda: len(page.text(".answer")) > 20, "some text")
             page.one("#stop").click()
             page.wait_for_answer()
             self.assertIn("stopped by you", page.text(".turn.assistant .meta"))
-            page.until(lambda: self.server.engine()["sequences"]["running"] == 0, "an idle engine", seconds=5)
+            self.assert_dropped(page, before)
+
+    def assert_dropped(self, page, before):
+        """The engine is idle, and told no story to its end for nobody."""
+        page.until(lambda: self.server.engine()["sequences"]["running"] == 0, "an idle engine")
+        self.assertLess(self.server.engine()["tokens"]["generated"] - before, 450)
 
     def test_an_answer_is_made_anew_and_a_message_is_edited(self):
         with self.open() as page:

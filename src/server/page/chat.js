@@ -202,8 +202,9 @@ const Chat = (() => {
       413: "Too large",
       503: "Busy"
     };
-    const isTooLong = error.status === 400 && ["messages", "prompt"].includes(error.field);
-    const title = isTooLong ? "Refused" : titles[error.status] ?? "The server failed";
+    const isTooLong =
+        error.status === 400 && ["messages", "prompt"].includes(error.field) && /tokens/.test(error.message);
+    const title = titles[error.status] ?? "The server failed";
     let hint = "";
     if (error.status === 0) hint = "Is it still running? The message is kept.";
     if (error.status === 503)
