@@ -252,7 +252,7 @@ def streams(options):
     idle, active, seconds = options.idle, options.active, options.seconds
     per_seat = 1 + options.tokens // 16 + 1
     with Server(options, "--max-num-seqs", str(active), "--max-queued-requests", str(idle + active + 1), "--max-model-len",
-                "2048", "--disable-log-requests", "--kv-cache-gib", str(options.kv_gib)) as server:
+                str(options.tokens + 100), "--disable-log-requests", "--kv-cache-gib", str(options.kv_gib)) as server:
         server.ask(max_tokens=4)
         empty = server.resident()
         load = Streams(server)
@@ -649,7 +649,7 @@ def full_disk(options):
 
 EVERYWHERE = (binds, crowd, kill, drain, exhaustion, storm, hostile, keep_alive, streams)
 SCENARIOS = {f.__name__: f for f in (*EVERYWHERE, half_open, full_disk)}
-QUICK = {"idle": 200, "active": 50, "seconds": 2.0, "requests": 1000, "storm": 64, "long": 12, "long_tokens": 300, "hostile": 4,
+QUICK = {"idle": 200, "active": 50, "tokens": 12_000, "seconds": 2.0, "requests": 1000, "storm": 64, "long": 12, "long_tokens": 300, "hostile": 4,
          "hostile_seconds": 2.0, "draining": 16}
 
 

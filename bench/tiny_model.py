@@ -20,7 +20,7 @@ def byte_alphabet():
     return letters
 
 
-def write_tiny_model(folder, hidden=64, layers=2, max_positions=2048, vocab=512):
+def write_tiny_model(folder, hidden=64, layers=2, max_positions=16384, vocab=512):
     """Weights of about 0.03 to 0.12 in bf16, always the same; greedy texts differ from prompt to prompt."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
