@@ -34,13 +34,17 @@ PICTURES = os.environ.get("ATTEST_PAGE_PICTURES")  # a folder: screenshots to lo
 WAIT_SECONDS = 60  # a machine may be busy
 
 
+# Answers have to last while a browser looks at them.
+SLOWLY = ["--threads", "1", "--compute", "f32"]
+
+
 class Server:
     """attest serve on a free port."""
 
     def __init__(self, *flags, port=0):
         self.log = tempfile.TemporaryFile("w+")
-        command = [BINARY, "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port), "--threads", "2"]
-        self.process = subprocess.Popen([*command, "--max-model-len", "512", "--max-attention-cases", "0", *flags],
+        command = [BINARY, "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)]
+        self.process = subprocess.Popen([*command, *SLOWLY, "--max-model-len", "512", "--max-attention-cases", "0", *flags],
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
         for line in self.process.stdout:
             if found := re.search(r"listening on (http://127\.0\.0\.1:(\d+))", line):

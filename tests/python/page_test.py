@@ -395,11 +395,11 @@ class OfAServerThatGoes(unittest.TestCase):
         server = Server()
         with Page(server.url) as page:
             page.expected_errors = [r"503 \(Service Unavailable\)", r"ERR_CONNECTION_REFUSED", r"ERR_EMPTY_RESPONSE"]
-            body = json.dumps({"prompt": "Once upon a time", "max_tokens": 480, "n": 16, "ignore_eos": True}).encode()
+            body = json.dumps({"prompt": "Once upon a time", "max_tokens": 480, "n": 4, "ignore_eos": True}).encode()
             ask = urllib.request.Request(server.url + "/v1/completions", body, {"Content-Type": "application/json"})
             other = threading.Thread(target=lambda: urllib.request.urlopen(ask, timeout=WAIT_SECONDS).read())
             other.start()
-            page.until(lambda: page.text("#g-running") == "16", "the other's request")
+            page.until(lambda: page.text("#g-running") == "4", "the other's request")
             server.process.terminate()  # it drains: what runs is finished, the rest is refused
             page.until(lambda: page.text("#status-text") == "draining", "the state")
             page.begin("Hello")
