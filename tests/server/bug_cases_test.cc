@@ -155,7 +155,7 @@ TEST_F(BugCases, C19TheStreamSaysWhatTheWholeAnswerSays) {
   StartServer();
   const std::string body = R"({"prompt":"count","max_tokens":5)";
   const auto events = Events(Complete(body + R"(,"stream":true})"));
-  EXPECT_EQ(Joined(events), Json(Complete(body + "}"))["choices"][0]["text"]);
+  EXPECT_EQ(Joined(events), Json(Complete(body + "}"))["choices"][0]["text"].get<std::string>());
   for (const json& event : events) {
     const json& choice = event["choices"][0];
     EXPECT_TRUE(choice["finish_reason"].is_null() || choice["text"] == "") << event;
