@@ -121,8 +121,13 @@ std::string SupportMarkdown() {
       "2 KV heads of 64, bf16 pages of 16 tokens, f32 queries and output) in the named property. The kernels "
       "stand in the order "
       "in which they are tried: the first that accepts a call runs it, and the general kernel accepts "
-      "everything here. This is "
-      "the list of x86-64 builds; on another processor family the same command prints that one's.\n\n";
+      "everything here. "
+#if defined(__aarch64__)
+      "This is the list of builds for 64-bit Arm; [support.md](support.md) is that of x86-64.\n\n";
+#else
+      "This is the list of x86-64 builds; [support_aarch64.md](support_aarch64.md) is that of 64-bit "
+      "Arm.\n\n";
+#endif
   std::string head = "| |", rule = "|---|";
   for (const KernelEntry* entry : KernelList()) {
     head += fmt::format(" {} |", ShortName(entry->contract.name));

@@ -1,6 +1,6 @@
-// What every kernel of this build supports, as a Markdown page: docs/support.md. Nothing in it is written by
-// hand; each cell is the answer of a contract to a probe, so the page cannot say what the dispatcher does not
-// do.
+// What every kernel of this build supports, as a Markdown page: docs/support.md, or docs/support_aarch64.md.
+// Nothing in it is written by hand; each cell is the answer of a contract to a probe, so the page cannot say
+// what the dispatcher does not do.
 #pragma once
 
 #include <string>

@@ -1,11 +1,12 @@
-// The program of a build with ATTEST_ATTENTION_ONLY: the trials of the attention kernels, with the flags of
-// the whole program, for a processor on which nothing else is built.
+// The program of a build with ATTEST_ATTENTION_ONLY: the trials of the attention kernels and the page about
+// them, with the flags of the whole program, for a processor on which nothing else is built.
 #include <cstdio>
 #include <string>
 #include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "attention/support.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 
@@ -24,8 +25,16 @@ int main(int argc, char** argv) {
         } else if constexpr (std::is_same_v<Options, attest::ReplayOptions>) {
           return attest::RunReplay(options, {});
         } else {
-          std::fputs("attest: this build holds the attention library alone; it has conform and replay\n",
-                     stderr);
+          if constexpr (std::is_same_v<Options, attest::KernelsOptions>) {
+            if (options.markdown) {
+              std::fputs(attest::SupportMarkdown().c_str(), stdout);
+              return 0;
+            }
+          }
+          std::fputs(
+              "attest: this build holds the attention library alone; it has conform, replay and kernels "
+              "--markdown\n",
+              stderr);
           return kNotBuilt;
         }
       },
