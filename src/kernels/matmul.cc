@@ -41,9 +41,9 @@ constexpr PathEntry kPaths[] = {
     {&kMatMulAvx2, CpuIsa::kAvx2, false, true},
     {&kMatMulAvx2Precise, CpuIsa::kAvx2, true, true},
 #elif defined(__aarch64__)
-    {&kMatMulNeonI8mm, CpuIsa::kNeonI8mm, false, false},
-    {&kMatMulNeonDot, CpuIsa::kNeonDot, false, false},
-    {&kMatMulNeon, CpuIsa::kNeon, true, false},
+    {&kMatMulNeonI8mm, CpuIsa::kNeonI8mm, false, true},
+    {&kMatMulNeonDot, CpuIsa::kNeonDot, false, true},
+    {&kMatMulNeon, CpuIsa::kNeon, true, true},
 #endif
     {&kMatMulPortable, CpuIsa::kPortable, true, true},
 #if defined(ATTEST_TEST_PATHS)  // tests/emulated: behind the path that takes everything, reached by name only

@@ -23,10 +23,10 @@ ATTEST_INLINE float32x4_t LoadPlain(const std::byte* tile, int64_t k, int h) {
 }
 
 // Rows [row, row + kRows) times one tile. Few rows take two partial sums each, to cover the latency of an
-// FMA.
-template <DType kType, int kRows>
+// FMA; rowwise the order of sums is the same for every number of rows.
+template <DType kType, int kRows, bool kRowwise>
 void Block(const TileJob& job, const std::byte* tile, int64_t row, int64_t column) {
-  constexpr int kParts = kRows <= 3 ? 2 : 1;
+  constexpr int kParts = !kRowwise && kRows <= 3 ? 2 : 1;
   float32x4_t sums[kParts][kRows][kTileVecs];
   for (auto& part : sums) {
     for (auto& row_sums : part) {
@@ -67,22 +67,28 @@ void Block(const TileJob& job, const std::byte* tile, int64_t row, int64_t colum
   }
 }
 
-template <DType kType>
-void Rows(const TileJob& job, const std::byte* tile, int64_t row, int64_t rows, int64_t column) {
+template <DType kType, bool kRowwise>
+void RowsOf(const TileJob& job, const std::byte* tile, int64_t row, int64_t rows, int64_t column) {
   switch (rows) {
     case 1:
-      return Block<kType, 1>(job, tile, row, column);
+      return Block<kType, 1, kRowwise>(job, tile, row, column);
     case 2:
-      return Block<kType, 2>(job, tile, row, column);
+      return Block<kType, 2, kRowwise>(job, tile, row, column);
     case 3:
-      return Block<kType, 3>(job, tile, row, column);
+      return Block<kType, 3, kRowwise>(job, tile, row, column);
     case 4:
-      return Block<kType, 4>(job, tile, row, column);
+      return Block<kType, 4, kRowwise>(job, tile, row, column);
     case 5:
-      return Block<kType, 5>(job, tile, row, column);
+      return Block<kType, 5, kRowwise>(job, tile, row, column);
     default:
-      return Block<kType, kMaxRows>(job, tile, row, column);
+      return Block<kType, kMaxRows, kRowwise>(job, tile, row, column);
   }
+}
+
+template <DType kType>
+void Rows(const TileJob& job, const std::byte* tile, int64_t row, int64_t rows, int64_t column) {
+  job.rowwise ? RowsOf<kType, true>(job, tile, row, rows, column)
+              : RowsOf<kType, false>(job, tile, row, rows, column);
 }
 
 template <DType kType>
