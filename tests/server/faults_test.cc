@@ -291,6 +291,7 @@ TEST(Faults, C22HardClosesLeaveOtherStreamsAsTheyWere) {
 
 // Ends in the thread of the engine, with what the clients saw on standard error.
 void FailACheckUnderLoad() {
+  SetLogLevel(LogLevel::kOff);  // its lines would stand among these
   Stack stack(/*num_blocks=*/1024);
   LastWords last_words(*stack.server);
   HttpClient streamed(stack.port()), whole(stack.port()), later(stack.port());
