@@ -1,6 +1,5 @@
 # attest_layer(NAME [LINK targets...] [PRIVATE_LINK targets...]): library attest_NAME from src/NAME/**/*.cc.
-# attest_tests(NAME [APART] [LINK targets...]): one GoogleTest binary attest_NAME_tests from tests/NAME/**/*_test.cc,
-# each a unit of its own if APART.
+# attest_tests(NAME [LINK targets...]): one GoogleTest binary attest_NAME_tests from tests/NAME/**/*_test.cc.
 
 set(ATTEST_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -138,16 +137,14 @@ function(attest_layer name)
 endfunction()
 
 function(attest_tests name)
-  cmake_parse_arguments(ARG "APART" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cc)
   if(NOT sources OR (ATTEST_ATTENTION_ONLY AND NOT name IN_LIST ATTEST_ATTENTION_ONLY_LAYERS))
     return()
   endif()
   add_executable(attest_${name}_tests ${sources})
   attest_compile_options(attest_${name}_tests -O1)  # what is tested is in the libraries; halves their build
-  if(NOT ARG_APART)
-    attest_unite(attest_${name}_tests ${sources})
-  endif()
+  attest_unite(attest_${name}_tests ${sources})
   target_include_directories(attest_${name}_tests PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(attest_${name}_tests PRIVATE ATTEST_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                                           ATTEST_BUILD_DIR="${CMAKE_BINARY_DIR}")

@@ -104,7 +104,7 @@ struct Ticket {
   std::shared_ptr<Mailbox> box;
 };
 
-EngineOptions Options() {
+EngineOptions SmallOptions() {
   return {.block_size = 8,
           .num_blocks = 64,
           .max_model_len = 200,
@@ -146,14 +146,14 @@ Ticket MustSubmit(Engine& engine, Request request) {
 }
 
 std::vector<int32_t> TextAlone(uint32_t seed, int32_t prompt_len, int32_t max_tokens) {
-  const auto engine = StartToy(Options());
+  const auto engine = StartToy(SmallOptions());
   const Ticket ticket = MustSubmit(*engine, MakeRequest(seed, prompt_len, max_tokens));
   ticket.box->Wait();
   return ticket.box->tokens();
 }
 
 TEST(Engine, AnswersARequest) {
-  const auto engine = StartToy(Options());
+  const auto engine = StartToy(SmallOptions());
   const Ticket ticket = MustSubmit(*engine, MakeRequest(2, 10, 20));
   EXPECT_EQ(ticket.box->Wait(), FinishReason::kLength);
   EXPECT_EQ(ticket.box->tokens().size(), 20u);
@@ -171,12 +171,12 @@ TEST(Engine, AnswersARequest) {
 }
 
 TEST(Engine, RefusesBadOptionsAndBadRequestsWithTheField) {
-  EngineOptions options = Options();
+  EngineOptions options = SmallOptions();
   options.num_blocks = 0;
   const auto engine = Engine::Start(options, std::make_unique<ToyRunner>(ToyOptions{}));
   ASSERT_FALSE(engine);
   EXPECT_EQ(engine.error().field, "num_blocks");
-  const auto good = StartToy(Options());
+  const auto good = StartToy(SmallOptions());
   Request request = MakeRequest(1, 300, 5);
   request.sink = std::make_unique<MailSink>(std::make_shared<Mailbox>());
   const auto id = good->Submit(std::move(request));
@@ -194,7 +194,7 @@ TEST(Engine, EndsOnEosAndOnStopIdsAndReportsTheId) {
     ++at;
   }
   const std::vector<int32_t> before(text.begin(), text.begin() + static_cast<int64_t>(at));
-  const auto engine = StartToy(Options());
+  const auto engine = StartToy(SmallOptions());
   const auto run = [&](auto change) {
     Request request = MakeRequest(2, 10, 20);
     change(request);
@@ -241,7 +241,7 @@ TEST(Engine, EndsOnEosAndOnStopIdsAndReportsTheId) {
 
 // Seeds are all that tells the choices of one request apart (bug report: n > 1 gave identical texts).
 TEST(Engine, DifferentSeedsGiveDifferentTextsAndTheSameSeedTheSame) {
-  const auto engine = StartToy(Options());
+  const auto engine = StartToy(SmallOptions());
   const auto run = [&](std::optional<int64_t> seed) {
     Request request = MakeRequest(3, 10, 20);
     request.sampling.seed = seed;
@@ -274,7 +274,7 @@ struct Gate {
 
 TEST(Engine, AbortStopsASequenceAndFreesItsBlocks) {
   Gate gate{.step = 4};
-  const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
+  const auto engine = StartToy(SmallOptions(), {.before_run = gate.Hook()});
   const Ticket ticket = MustSubmit(*engine, MakeRequest(1, 10, 180));
   gate.WaitUntilInside();
   engine->Abort(ticket.id);
@@ -290,7 +290,7 @@ TEST(Engine, AbortStopsASequenceAndFreesItsBlocks) {
 }
 
 TEST(Engine, AbortReachesAWaitingSequence) {
-  EngineOptions options = Options();
+  EngineOptions options = SmallOptions();
   options.max_num_seqs = 1;
   Gate gate{.step = 2};
   const auto engine = StartToy(options, {.before_run = gate.Hook()});
@@ -308,7 +308,7 @@ TEST(Engine, AbortReachesAWaitingSequence) {
 TEST(Engine, AFailedStepEndsItsSequencesAndTheEngineGoesOn) {
   SetLogLevel(LogLevel::kOff);
   std::atomic<int> fail{0};
-  const auto engine = StartToy(Options(), {.before_run = [&fail](const StepBatch&) -> Status {
+  const auto engine = StartToy(SmallOptions(), {.before_run = [&fail](const StepBatch&) -> Status {
                                  if (fail > 0) {
                                    --fail;
                                    return Fail(ErrorCode::kUnsupported, "no kernel takes kv_len 7", "kv_len");
@@ -361,8 +361,9 @@ TEST(Engine, ARowThatRunDidNotWriteEndsThatSequenceAlone) {
    private:
     ToyRunner toy_;
   };
-  auto engine = Engine::Start(Options(), std::make_unique<SkipsShortRows>(ToyOptions{
-                                             .num_blocks = 64, .block_size = 8, .vocab_size = kToyVocab}));
+  auto engine =
+      Engine::Start(SmallOptions(), std::make_unique<SkipsShortRows>(ToyOptions{
+                                        .num_blocks = 64, .block_size = 8, .vocab_size = kToyVocab}));
   ASSERT_TRUE(engine);
   const Ticket bad = MustSubmit(**engine, MakeRequest(1, 4, 20));
   const Ticket good = MustSubmit(**engine, MakeRequest(2, 10, 20));
@@ -373,7 +374,7 @@ TEST(Engine, ARowThatRunDidNotWriteEndsThatSequenceAlone) {
 }
 
 TEST(Engine, RefusesRequestsPastTheQueueLimit) {
-  EngineOptions options = Options();
+  EngineOptions options = SmallOptions();
   options.max_num_seqs = 1;
   options.max_queue = 3;
   std::atomic<bool> hold{true};
@@ -403,7 +404,7 @@ TEST(Engine, RefusesRequestsPastTheQueueLimit) {
 
 TEST(Engine, DrainFinishesWhatIsThereAndTakesNothingNew) {
   Gate gate{.step = 2};
-  const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
+  const auto engine = StartToy(SmallOptions(), {.before_run = gate.Hook()});
   std::vector<Ticket> tickets;
   for (uint32_t i = 0; i < 20; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 10, 30)));
   engine->Drain();
@@ -425,7 +426,7 @@ TEST(Engine, ItsEndAbortsWhatRuns) {
   Gate gate{.step = 3};
   std::jthread opener;
   {
-    const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
+    const auto engine = StartToy(SmallOptions(), {.before_run = gate.Hook()});
     for (uint32_t i = 0; i < 30; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 20, 150)));
     gate.WaitUntilInside();
     opener = std::jthread([&gate] {
@@ -444,7 +445,7 @@ TEST(Engine, ItsEndAbortsWhatRuns) {
 
 TEST(Engine, ReportsWhatThePrefixCacheGaveAndForgetsItOnReset) {
   Gate gate{.step = 42};
-  const auto engine = StartToy(Options(), {.before_run = gate.Hook()});
+  const auto engine = StartToy(SmallOptions(), {.before_run = gate.Hook()});
   const auto serve = [&](bool score_prompt) {
     Request request = MakeRequest(2, 20, 20);
     if (score_prompt) request.sampling.prompt_logprobs = 0;
@@ -504,7 +505,7 @@ TEST(Engine, TellsTheObserverWhenEverythingHappened) {
   Gate gate{.step = 1};
   int64_t preemptions = 0;
   {
-    EngineOptions options = Options();
+    EngineOptions options = SmallOptions();
     options.num_blocks = 14;  // 13 blocks of 8 for four sequences of up to 40 tokens
     options.prefix_caching = false;
     const auto engine = StartToy(options, {.before_run = gate.Hook()}, &observer);
@@ -541,7 +542,7 @@ TEST(Engine, TellsTheObserverWhenEverythingHappened) {
 // Several threads submit and abort at once; whoever is not aborted gets the text it gets alone.
 TEST(Engine, ServesManyThreadsAndKeepsEveryTextWhole) {
   constexpr int kThreads = 4, kPerThread = 40;
-  EngineOptions options = Options();
+  EngineOptions options = SmallOptions();
   options.num_blocks = 40;
   std::map<uint32_t, std::vector<int32_t>> alone;
   for (uint32_t seed = 0; seed < 10; ++seed) {
@@ -592,7 +593,7 @@ TEST(Engine, ServesManyThreadsAndKeepsEveryTextWhole) {
 // Every way a request can end gives its blocks back (bug case C23: free KV shrank until the server stalled).
 TEST(Engine, C23EveryWayToEndReturnsItsBlocks) {
   SetLogLevel(LogLevel::kOff);
-  EngineOptions options = Options();
+  EngineOptions options = SmallOptions();
   options.num_blocks = 30;
   Gate gate{.step = 1};
   std::atomic<int64_t> run{0};
@@ -638,7 +639,7 @@ TEST(Engine, C33MemoryDoesNotGrowWithTheNumberOfRequests) {
    private:
     std::atomic<int>& done_;
   };
-  const auto engine = StartToy(Options());
+  const auto engine = StartToy(SmallOptions());
   std::atomic<int> done{0};
   int submitted = 0;
   const auto serve = [&](int count) {

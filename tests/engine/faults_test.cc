@@ -13,7 +13,7 @@
 namespace attest::testing {
 namespace {
 
-EngineOptions Options() {
+EngineOptions FaultOptions() {
   return {.block_size = 8,
           .num_blocks = 64,
           .max_model_len = 200,
@@ -55,8 +55,8 @@ Status RefuseLength45(const StepBatch& batch) {
 
 TEST(EngineFaults, ARefusedLengthEndsItsRequestAndNobodyElse) {
   SetLogLevel(LogLevel::kOff);
-  const auto engine = Start(Options(), {.before_run = RefuseLength45});
-  const auto healthy_engine = Start(Options(), {});
+  const auto engine = Start(FaultOptions(), {.before_run = RefuseLength45});
+  const auto healthy_engine = Start(FaultOptions(), {});
   std::vector<std::shared_ptr<Record>> records, expected;
   // The second reaches 45 tokens while the others decode beside it; the last has them in its prompt.
   for (const auto& [length, max_tokens] : {std::pair(10, 30), {35, 40}, {3, 30}, {20, 20}, {60, 10}}) {
@@ -102,7 +102,7 @@ class SuspectRunner final : public StepRunner {
 
 TEST(EngineFaults, BlocksThatWereFoundWrongAndAreServedOnAreNobodysPrefix) {
   SetLogLevel(LogLevel::kOff);
-  auto engine = Engine::Start(Options(), std::make_unique<SuspectRunner>(Options()));
+  auto engine = Engine::Start(FaultOptions(), std::make_unique<SuspectRunner>(FaultOptions()));
   ASSERT_TRUE(engine);
   const std::vector<int32_t> prompt = RandomPrompt(1, 40);
   for (int i = 0; i < 3; ++i) {
@@ -119,7 +119,7 @@ TEST(EngineFaults, BlocksThatWereFoundWrongAndAreServedOnAreNobodysPrefix) {
 TEST(EngineFaults, PromptsThatArriveTogetherComputeWhatTheyShareOnce) {
   for (const int32_t budget : {64, 512}) {
     ToyLog log;
-    EngineOptions options = Options();
+    EngineOptions options = FaultOptions();
     options.max_num_batched_tokens = budget;
     options.num_blocks = 200;
     std::atomic<bool> open{false};

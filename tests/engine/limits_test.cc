@@ -13,7 +13,7 @@ class NullSink final : public TokenSink {
   void OnFinish(FinishReason, std::optional<int32_t>, const Error*) override {}
 };
 
-EngineOptions Options() {
+EngineOptions LimitOptions() {
   return {.block_size = 16,
           .num_blocks = 100,
           .max_model_len = 64,
@@ -24,7 +24,7 @@ EngineOptions Options() {
 
 // "field: message" of the refusal, "" when accepted.
 template <class Change>
-std::string Refusal(Change change, const EngineOptions& options = Options()) {
+std::string Refusal(Change change, const EngineOptions& options = LimitOptions()) {
   Request request;
   request.prompt = {1, 2, 3};
   request.sampling.max_tokens = 5;
@@ -113,7 +113,7 @@ TEST(Limits, NameTheFieldTheValueAndTheLimit) {
   EXPECT_EQ(Refusal([](Request& r) { r.sink.reset(); }), "sink: the request has no sink");
   EXPECT_EQ(Refusal([](Request& r) { r.priority = -3; }),
             "priority: priority is -3, but the scheduling policy is fcfs: it must be 0");
-  EngineOptions by_priority = Options();
+  EngineOptions by_priority = LimitOptions();
   by_priority.policy = SchedulingPolicy::kPriority;
   EXPECT_EQ(Refusal([](Request& r) { r.priority = -3; }, by_priority), "");
 }
@@ -122,7 +122,7 @@ TEST(Limits, NameTheFieldTheValueAndTheLimit) {
 // are never needed; 97 to 104 tokens would be counted as fitting by whoever forgets the reserved block, and
 // would wait for ever (bug case C30: prompts in a narrow range of lengths admitted and never run).
 TEST(Limits, C30CountTheReservedBlock) {
-  EngineOptions options = Options();
+  EngineOptions options = LimitOptions();
   options.block_size = 8;
   options.num_blocks = 13;
   options.max_model_len = 1000;
@@ -148,7 +148,7 @@ TEST(Limits, C30CountTheReservedBlock) {
 
 TEST(Limits, NameAnEngineOptionOutOfRange) {
   const auto field_of = [](auto change) {
-    EngineOptions options = Options();
+    EngineOptions options = LimitOptions();
     change(options);
     const Status status = CheckOptions(options);
     return status ? std::string("none") : status.error().field;

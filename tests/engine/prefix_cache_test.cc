@@ -16,7 +16,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-EngineOptions Options() {
+EngineOptions CacheOptions() {
   return {.block_size = 16,
           .num_blocks = 2000,
           .max_model_len = 2000,
@@ -50,7 +50,7 @@ struct Rig {
 };
 
 std::vector<Outcome> WithoutCache(const std::vector<RequestSpec>& specs) {
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.prefix_caching = false;
   return Rig(options).Serve(specs);
 }
@@ -59,7 +59,7 @@ std::vector<Outcome> WithoutCache(const std::vector<RequestSpec>& specs) {
 // logits.
 TEST(PrefixCacheEngine, C05ARequestForPromptLogprobsComputesEveryPromptToken) {
   for (const int32_t length : {15, 16, 17, 32, 33}) {
-    Rig rig(Options());
+    Rig rig(CacheOptions());
     RequestSpec spec = Spec(Prompt(length, 1), 4);
     spec.sampling.prompt_logprobs = 0;
     int64_t computed = 0;
@@ -77,7 +77,7 @@ TEST(PrefixCacheEngine, C05ARequestForPromptLogprobsComputesEveryPromptToken) {
 
 // Bug case C09: greedy answers change after an earlier batch was stopped by the front end.
 TEST(PrefixCacheEngine, C09SequencesStoppedInTheMiddleLeaveNothingWrong) {
-  Rig rig(Options());
+  Rig rig(CacheOptions());
   const RequestSpec first = Spec(Prompt(100, 1), 50), second = Spec(Prompt(70, 2), 50);
   for (int steps = 1; steps < 40; steps += 3) {
     std::vector<Outcome> stopped(2);
@@ -93,7 +93,7 @@ TEST(PrefixCacheEngine, C09SequencesStoppedInTheMiddleLeaveNothingWrong) {
 
 // Bug case C24, with the cache: preempted requests come back with missing text.
 TEST(PrefixCacheEngine, C24PreemptedSequencesComeBackWholeAndFindTheirOwnBlocks) {
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.num_blocks = 12;
   Rig rig(options);
   std::vector<RequestSpec> specs;
@@ -113,7 +113,8 @@ TEST(PrefixCacheEngine, C24PreemptedSequencesComeBackWholeAndFindTheirOwnBlocks)
 
 // Bug case C27 through the loop: with one hash for everything all answers are still right.
 TEST(PrefixCacheEngine, C27AnswersAreRightWhenEveryHashCollides) {
-  Rig rig(Options(), [](std::span<const std::byte>, uint64_t) { return BlockHash{.low = 1, .high = 1}; });
+  Rig rig(CacheOptions(),
+          [](std::span<const std::byte>, uint64_t) { return BlockHash{.low = 1, .high = 1}; });
   std::vector<RequestSpec> specs;
   for (uint32_t i = 0; i < 30; ++i) {
     Ids prompt = Prompt(48, i % 3);
@@ -127,7 +128,7 @@ TEST(PrefixCacheEngine, C27AnswersAreRightWhenEveryHashCollides) {
 // Bug case C28: repeated prompts give garbage at lengths around chunk and block borders.
 TEST(PrefixCacheEngine, C28TheSecondAnswerEqualsTheFirstAroundEveryBorder) {
   for (const int32_t length : {1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 511, 512, 513, 1023, 1024, 1025}) {
-    Rig rig(Options());
+    Rig rig(CacheOptions());
     const RequestSpec spec = Spec(Prompt(length, 3), 18);
     const auto outcomes = rig.Serve({spec, spec, spec});
     EXPECT_EQ(outcomes[1], outcomes[0]) << length;
@@ -139,7 +140,7 @@ TEST(PrefixCacheEngine, C28TheSecondAnswerEqualsTheFirstAroundEveryBorder) {
 
 // Bug cases C29 and A33: many requests in flight share a long prefix.
 TEST(PrefixCacheEngine, C29ManyThatShareAPrefixInFlightGetTheirOwnTexts) {
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.max_num_seqs = 100;
   Rig rig(options);
   const Ids shared = Prompt(200, 4);
@@ -155,7 +156,7 @@ TEST(PrefixCacheEngine, C29ManyThatShareAPrefixInFlightGetTheirOwnTexts) {
 
 // Bug case A43: text from other prompts when the pool is so small that every step evicts.
 TEST(PrefixCacheEngine, A43ForeignTextNeverAppearsInAFullPool) {
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.block_size = 4;
   options.num_blocks = 26;
   options.max_num_batched_tokens = 48;
@@ -188,7 +189,7 @@ TEST(PrefixCacheEngine, AFailedStepLeavesNothingOfItselfInTheCache) {
     ToyRunner toy_;
     int runs_ = 0;
   };
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.max_num_batched_tokens = 64;
   WritesThenFails runner({.num_blocks = options.num_blocks, .block_size = 16, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
@@ -219,7 +220,7 @@ TEST(PrefixCacheEngine, ASequenceWithoutLogitsTakesItsBlocksOutOfTheCache) {
     ToyRunner toy_;
     int runs_ = 0;
   };
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.max_num_batched_tokens = 64;
   SkipsOnce runner({.num_blocks = options.num_blocks, .block_size = 16, .vocab_size = kToyVocab});
   SequentialEngine engine(options, runner);
@@ -238,7 +239,7 @@ TEST(PrefixCacheEngine, ASequenceWithoutLogitsTakesItsBlocksOutOfTheCache) {
 }
 
 TEST(PrefixCacheEngine, RequestsShareOnlyWithinTheirSalt) {
-  Rig rig(Options());
+  Rig rig(CacheOptions());
   RequestSpec spec = Spec(Prompt(50, 6), 3);
   const auto cached = [&](const std::string& salt) {
     spec.cache_salt = salt;
@@ -262,7 +263,7 @@ std::string Order(const StepPlan& plan, const std::vector<Sequence*>& seqs) {
 }
 
 TEST(Policy, PriorityGoesFirstAndArrivalDecidesBetweenEquals) {
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.max_num_seqs = 2;
   for (const auto& [policy, first, second] :
        {std::tuple{SchedulingPolicy::kPriority, "DB", "EC"}, {SchedulingPolicy::kFcfs, "AB", "CD"}}) {
@@ -283,7 +284,7 @@ TEST(Policy, PriorityGoesFirstAndArrivalDecidesBetweenEquals) {
 }
 
 TEST(Policy, TheLeastUrgentGivesItsBlocksBackThoughItCameFirst) {
-  EngineOptions options = Options();
+  EngineOptions options = CacheOptions();
   options.block_size = 4;
   options.num_blocks = 6;
   options.policy = SchedulingPolicy::kPriority;

@@ -102,7 +102,7 @@ class BoardSink final : public TokenSink {
   const bool may_retract_;
 };
 
-EngineOptions Options(int64_t num_blocks = 64) {
+EngineOptions VerdictOptions(int64_t num_blocks = 64) {
   return {.block_size = 8,
           .num_blocks = num_blocks,
           .max_model_len = 200,
@@ -153,14 +153,14 @@ std::vector<Outcome> ServeAll(const EngineOptions& options, const Plot& plot, bo
   return std::move(board.outcomes);
 }
 
-std::vector<Outcome> ServeClean() { return ServeAll(Options(), {}, false); }
+std::vector<Outcome> ServeClean() { return ServeAll(VerdictOptions(), {}, false); }
 
 // The first request ends before anybody notices that its steps were wrong; its blocks are in the prefix cache
 // when the third one asks with the same prompt.
 TEST(Verdict, BlocksOfAWrongKernelAreNobodysPrefix) {
   const std::vector<int32_t> prompt = PromptOf(4);
   const auto serve = [&](const Plot& plot) {
-    auto engine = Engine::Start(Options(), std::make_unique<WrongRunner>(Options(), plot));
+    auto engine = Engine::Start(VerdictOptions(), std::make_unique<WrongRunner>(VerdictOptions(), plot));
     EXPECT_TRUE(engine);
     Board board;
     board.outcomes.resize(3);
@@ -190,8 +190,9 @@ TEST(Verdict, AWrongStepThatRunsAgainLeavesNoTrace) {
   const std::vector<Outcome> clean = ServeClean();
   for (const int64_t step : {1, 2, 5, 20}) {
     EngineStats stats;
-    const auto outcomes = ServeAll(
-        Options(), {.first_wrong = step, .last_wrong = step, .action = Action::kRunAgain}, false, &stats);
+    const auto outcomes =
+        ServeAll(VerdictOptions(), {.first_wrong = step, .last_wrong = step, .action = Action::kRunAgain},
+                 false, &stats);
     for (size_t i = 0; i < kRequests; ++i) EXPECT_EQ(outcomes[i].tokens, clean[i].tokens) << step << " " << i;
     EXPECT_EQ(stats.discarded_steps, 1);
     EXPECT_EQ(stats.recomputed_seqs, 0);
@@ -204,7 +205,7 @@ TEST(Verdict, AWrongStepThatRunsAgainLeavesNoTrace) {
 TEST(Verdict, AWrongStepThatIsCommittedChangesTheText) {
   const std::vector<Outcome> clean = ServeClean();
   const auto outcomes =
-      ServeAll(Options(), {.first_wrong = 1, .last_wrong = 8, .action = Action::kCommit}, true);
+      ServeAll(VerdictOptions(), {.first_wrong = 1, .last_wrong = 8, .action = Action::kCommit}, true);
   EXPECT_NE(outcomes[0].tokens, clean[0].tokens);
 }
 
@@ -215,7 +216,7 @@ TEST(Verdict, TokensThatNobodyReadAreTakenBackAndComeOutRight) {
       SCOPED_TRACE(noticed);
       EngineStats stats;
       const auto outcomes =
-          ServeAll(Options(blocks),
+          ServeAll(VerdictOptions(blocks),
                    {.first_wrong = 1, .last_wrong = noticed, .action = Action::kRecomputeAll}, true, &stats);
       for (size_t i = 0; i < kRequests; ++i) {
         // One that had ended before the wrong kernel was noticed is past help.
@@ -235,7 +236,7 @@ TEST(Verdict, TokensThatNobodyReadAreTakenBackAndComeOutRight) {
 // What was read stays; what follows is what a right kernel makes of the prompt and it.
 TEST(Verdict, TokensThatWereReadStayAndTheRestFollowsFromThem) {
   const auto outcomes =
-      ServeAll(Options(), {.first_wrong = 1, .last_wrong = 9, .action = Action::kRecomputeAll}, false);
+      ServeAll(VerdictOptions(), {.first_wrong = 1, .last_wrong = 9, .action = Action::kRecomputeAll}, false);
   int continued = 0;
   for (size_t i = 0; i < kRequests; ++i) {
     const Outcome& outcome = outcomes[i];
@@ -247,7 +248,7 @@ TEST(Verdict, TokensThatWereReadStayAndTheRestFollowsFromThem) {
                   outcome.tokens.begin() + static_cast<std::ptrdiff_t>(outcome.kept));
     Board board;
     board.outcomes.resize(1);
-    auto engine = Engine::Start(Options(), std::make_unique<WrongRunner>(Options(), Plot{}));
+    auto engine = Engine::Start(VerdictOptions(), std::make_unique<WrongRunner>(VerdictOptions(), Plot{}));
     Request request = RequestOf(i, prompt, kTokens - static_cast<int32_t>(outcome.kept));
     request.sink = std::make_unique<BoardSink>(board, 0, false);
     ASSERT_TRUE((*engine)->Submit(std::move(request)));
@@ -266,7 +267,8 @@ TEST(Verdict, AnEngineThatStopsEndsEveryRequestWithTheReasonAndTakesNoMore) {
   Board board;
   board.outcomes.resize(kRequests + 1);
   auto engine = Engine::Start(
-      Options(), std::make_unique<WrongRunner>(Options(), Plot{.last_wrong = 3, .action = Action::kStop}));
+      VerdictOptions(),
+      std::make_unique<WrongRunner>(VerdictOptions(), Plot{.last_wrong = 3, .action = Action::kStop}));
   ASSERT_TRUE(engine);
   for (size_t i = 0; i < kRequests; ++i) {
     Request request = RequestOf(i, PromptOf(i), kTokens);
