@@ -649,7 +649,7 @@ def full_disk(options):
 
 EVERYWHERE = (binds, crowd, kill, drain, exhaustion, storm, hostile, keep_alive, streams)
 SCENARIOS = {f.__name__: f for f in (*EVERYWHERE, half_open, full_disk)}
-QUICK = {"idle": 200, "active": 50, "tokens": 12_000, "seconds": 2.0, "requests": 1000, "storm": 64, "long": 12, "long_tokens": 300, "hostile": 4,
+QUICK = {"idle": 200, "active": 50, "tokens": 12_000, "seconds": 2.0, "requests": 1000, "storm": 64, "long": 12, "hostile": 4,
          "hostile_seconds": 2.0, "draining": 16}
 
 
