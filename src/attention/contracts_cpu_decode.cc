@@ -11,10 +11,8 @@ static_assert(kDecodeMaxTokens >= kMaxUniformDecodeTokens, "every uniform decode
 
 constexpr std::string_view kWords =
     "Split-KV decode of one to eight new tokens over pages or contiguous K and V in f32, bf16, f16, fp8 or "
-    "int8, "
-    "in float32: keys are read once per GQA group, whatever its size. Causal or not, windows, chunks, "
-    "softcap, "
-    "ALiBi, sink logits, descales, LSE, any page size. No streaming sink tokens.";
+    "int8, in float32: keys are read once per GQA group, whatever its size. Causal or not, windows, chunks, "
+    "softcap, ALiBi, sink logits, descales, LSE, any page size. No streaming sink tokens.";
 constexpr PhaseSet kPhases{.decode = true, .uniform_decode = true};
 constexpr LengthLimits kLimits{.max_q_len = kDecodeMaxTokens, .max_kv_len = std::nullopt};
 
@@ -30,20 +28,16 @@ void CheckTileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons
 }
 
 constexpr std::string_view kRowwiseWords =
-    "Every phase and any length over pages or contiguous K and V in f32, bf16, f16, fp8 or int8, in float32, "
-    "each row "
-    "as if it were alone: its bits depend on its query, its position and the keys it sees. Key ranges are "
-    "not "
-    "split. Causal or not, windows, chunks, softcap, ALiBi, sink logits, descales, LSE, any page size. No "
-    "streaming sink tokens.";
+    "Every phase and any length over pages or contiguous K and V in f32, bf16, f16, fp8 or int8, in "
+    "float32, each row as if it were alone: its bits depend on its query, its position and the keys it "
+    "sees. Key ranges are not split. Causal or not, windows, chunks, softcap, ALiBi, sink logits, descales, "
+    "LSE, any page size. No streaming sink tokens.";
 
 constexpr std::string_view kBf16Words =
-    "Split-KV decode of one to eight new tokens over pages or contiguous K and V in bf16, with bf16 products "
-    "and "
-    "float32 sums: queries and softmax weights are rounded to bf16. Keys are read once per GQA group. Causal "
-    "or not, "
-    "windows, chunks, softcap, ALiBi, sink logits, descales, LSE, any page size. No streaming sink tokens, "
-    "not in precise mode.";
+    "Split-KV decode of one to eight new tokens over pages or contiguous K and V in bf16, with bf16 "
+    "products and float32 sums: queries and softmax weights are rounded to bf16. Keys are read once per GQA "
+    "group. Causal or not, windows, chunks, softcap, ALiBi, sink logits, descales, LSE, any page size. No "
+    "streaming sink tokens, not in precise mode.";
 
 void CheckBf16TileSpec(const AttentionProblem& problem, std::vector<Reason>& reasons, int pair,
                        std::string_view dims) {
