@@ -12,13 +12,13 @@
 #include <optional>
 #include <random>
 #include <thread>
-#include <unordered_map>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "server/api_error.h"
 #include "server/cors.h"
 #include "server/http_connection.h"
+#include "server/http_connection_table.h"
 #include "server/http_listener.h"
 
 namespace attest {
@@ -52,10 +52,10 @@ class BoostHttpServer final : public HttpServer {
   void StartStream(ExchangeId id, HttpResponse head) override;
   void Send(ExchangeId id, std::string_view event) override;
   void Flush(ExchangeId id) override {
-    if (Connection* c = FindExchange(id)) FlushOut(*c);
+    if (Connection* c = connections_.FindExchange(id)) FlushOut(*c);
   }
   void EndStream(ExchangeId id) override;
-  bool IsOpen(ExchangeId id) const override { return exchanges_.contains(id); }
+  bool IsOpen(ExchangeId id) const override { return connections_.IsOpen(id); }
   HttpStats stats() const override;
   void Post(std::move_only_function<void()> task) override { asio::post(io_, std::move(task)); }
   void Shutdown() override;
@@ -93,20 +93,8 @@ class BoostHttpServer final : public HttpServer {
   }
   void Tick();
   void CheckTimeouts();
-  void HoldBody(Connection& c, size_t bytes) {
-    held_body_bytes_ += bytes - std::exchange(c.body_bytes_held, bytes);
-  }
   void FinishIfIdle();
   std::string NewRequestId() { return fmt::format("{:016x}{:08x}", random_(), next_id_ & 0xffffffffu); }
-
-  Connection* FindConnection(uint64_t id) {
-    const auto it = connections_.find(id);
-    return it == connections_.end() ? nullptr : it->second.get();
-  }
-  Connection* FindExchange(ExchangeId id) {
-    const auto it = exchanges_.find(id);
-    return it == exchanges_.end() || it->second->state == State::kDoomed ? nullptr : it->second;
-  }
 
   const HttpServerOptions options_;
   asio::io_context io_{1};
@@ -120,10 +108,8 @@ class BoostHttpServer final : public HttpServer {
   std::thread::id io_thread_;  // its id also while it is joined
 
   // I/O thread only.
-  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
-  std::unordered_map<ExchangeId, Connection*> exchanges_;
+  ConnectionTable connections_;
   uint64_t next_id_ = 0, slow_readers_closed_ = 0;
-  size_t held_body_bytes_ = 0;
   std::map<int, uint64_t> refused_;
   bool shutting_down_ = false;
   std::array<char, kReadSize> scratch_;
@@ -144,10 +130,10 @@ void BoostHttpServer::Run(HttpHandler& handler) {
 void BoostHttpServer::AddConnection(tcp::socket socket) {
   SetSocketOptions(socket, options_);
   const uint64_t id = ++next_id_;
-  auto& connection = connections_[id] = std::make_unique<Connection>(std::move(socket), id);
-  connection->is_spare = connections_.size() > options_.max_connections;
+  Connection& c = connections_.Add(std::move(socket), id);
+  c.is_spare = connections_.size() > options_.max_connections;
   if (connections_.size() >= options_.max_connections + options_.spare_connections) listener_.Pause();
-  WaitRead(*connection);
+  WaitRead(c);
 }
 
 std::string BoostHttpServer::TurnAway() {
@@ -164,7 +150,7 @@ void BoostHttpServer::WaitRead(Connection& c) {
   if (c.answering() && c.in.size() >= kMaxReadAhead) return;
   c.waiting_read = true;
   c.socket.async_wait(tcp::socket::wait_read, [this, id = c.id](const error_code& ec) {
-    Connection* connection = FindConnection(id);
+    Connection* connection = connections_.Find(id);
     if (connection == nullptr) return;
     connection->waiting_read = false;
     if (ec) return Close(id);
@@ -187,8 +173,8 @@ void BoostHttpServer::OnReadable(Connection& c) {
   if (c.state != State::kLingering) {
     c.in.append(scratch_.data(), n);
     ProcessInput(c);
-    HoldBody(c, c.parser ? c.parser->get().body().size() : 0);
-    if (held_body_bytes_ > options_.max_held_body_bytes && c.body_bytes_held > 0) {
+    connections_.HoldBody(c, c.parser ? c.parser->get().body().size() : 0);
+    if (connections_.held_body_bytes() > options_.max_held_body_bytes && c.body_bytes_held > 0) {
       Refuse(c, 503, fmt::format("over {} bytes of bodies are under way", options_.max_held_body_bytes));
     }
   }
@@ -236,11 +222,10 @@ void BoostHttpServer::ProcessInput(Connection& c) {
 
 // Starts the bookkeeping of one answer.
 void BoostHttpServer::BeginAnswer(Connection& c, std::string request_id) {
-  c.exchange = ++next_id_;
+  connections_.BeginExchange(c, ++next_id_);
   c.request_id = std::move(request_id);
   c.body_bytes = 0;
   c.state = State::kHandling;
-  exchanges_.emplace(c.exchange, &c);
 }
 
 void BoostHttpServer::Dispatch(Connection& c) {
@@ -262,7 +247,7 @@ void BoostHttpServer::Dispatch(Connection& c) {
 // Answers what no handler sees, and closes.
 void BoostHttpServer::Refuse(Connection& c, int status, std::string_view message) {
   c.parser.reset();
-  HoldBody(c, 0);
+  connections_.HoldBody(c, 0);
   ++refused_[status];
   c.head = c.keep_alive = false;
   c.log_line = options_.log_requests ? "refused" : "";
@@ -285,7 +270,7 @@ void BoostHttpServer::WriteHead(Connection& c, const HttpResponse& response, std
 }
 
 void BoostHttpServer::Respond(ExchangeId id, HttpResponse response) {
-  Connection* c = FindExchange(id);
+  Connection* c = connections_.FindExchange(id);
   if (c == nullptr) return;
   ATTEST_CHECK(c->state == State::kHandling);
   if (!response.is_logged) c->log_line.clear();
@@ -298,7 +283,7 @@ void BoostHttpServer::Respond(ExchangeId id, HttpResponse response) {
 }
 
 void BoostHttpServer::StartStream(ExchangeId id, HttpResponse head) {
-  Connection* c = FindExchange(id);
+  Connection* c = connections_.FindExchange(id);
   if (c == nullptr) return;
   ATTEST_CHECK(c->state == State::kHandling);
   c->state = State::kStreaming;
@@ -318,7 +303,7 @@ void BoostHttpServer::QueueEvent(Connection& c, std::string_view event) {
 }
 
 void BoostHttpServer::Send(ExchangeId id, std::string_view event) {
-  Connection* c = FindExchange(id);
+  Connection* c = connections_.FindExchange(id);
   if (c == nullptr || event.empty()) return;  // an empty chunk would end the stream
   ATTEST_CHECK(c->state == State::kStreaming);
   QueueEvent(*c, event);
@@ -328,7 +313,7 @@ void BoostHttpServer::Send(ExchangeId id, std::string_view event) {
 }
 
 void BoostHttpServer::EndStream(ExchangeId id) {
-  Connection* c = FindExchange(id);
+  Connection* c = connections_.FindExchange(id);
   if (c == nullptr) return;
   ATTEST_CHECK(c->state == State::kStreaming);
   if (c->chunked) c->out += "0\r\n\r\n";
@@ -344,7 +329,7 @@ void BoostHttpServer::FlushOut(Connection& c) {
       c.waiting_write = true;
       c.last_write = Clock::now();
       c.socket.async_wait(tcp::socket::wait_write, [this, id = c.id](const error_code& failed) {
-        Connection* connection = FindConnection(id);
+        Connection* connection = connections_.Find(id);
         if (connection == nullptr) return;
         connection->waiting_write = false;
         if (failed) return Close(id);
@@ -360,7 +345,7 @@ void BoostHttpServer::FlushOut(Connection& c) {
 }
 
 void BoostHttpServer::FinishAnswer(Connection& c) {
-  exchanges_.erase(c.exchange);
+  connections_.EndExchange(c.exchange);
   c.exchange = 0;
   c.state = State::kReading;
   c.close_when_flushed = !c.keep_alive || shutting_down_;
@@ -372,7 +357,7 @@ void BoostHttpServer::FinishAnswer(Connection& c) {
   FlushOut(c);
   if (c.state != State::kReading) return;
   Post([this, id = c.id] {  // what was sent ahead
-    Connection* connection = FindConnection(id);
+    Connection* connection = connections_.Find(id);
     if (connection == nullptr) return;
     ProcessInput(*connection);
     WaitRead(*connection);
@@ -396,13 +381,12 @@ void BoostHttpServer::Doom(Connection& c) {
 
 // Destroys the connection: only ever the last act of a task of the I/O thread.
 void BoostHttpServer::Close(uint64_t id) {
-  const auto node = connections_.extract(id);
-  if (node.empty()) return;
-  Connection& c = *node.mapped();
-  HoldBody(c, 0);
+  const std::unique_ptr<Connection> closed = connections_.Take(id);
+  if (!closed) return;
+  Connection& c = *closed;
   error_code ec;
   c.socket.close(ec);
-  if (exchanges_.erase(c.exchange) != 0) {
+  if (connections_.EndExchange(c.exchange)) {
     if (!c.log_line.empty()) LogInfo(fmt::format("{} closed {} {}", c.log_line, c.why_closed, c.request_id));
     handler_->OnClosed(c.exchange);
   }
@@ -421,8 +405,7 @@ void BoostHttpServer::Tick() {
 
 void BoostHttpServer::CheckTimeouts() {
   const auto now = Clock::now();
-  for (auto& [id, connection] : connections_) {
-    Connection& c = *connection;
+  connections_.ForEach([&](Connection& c) {
     switch (FindOverdue(c, options_, now)) {
       case Overdue::kNothing:
         break;
@@ -443,21 +426,17 @@ void BoostHttpServer::CheckTimeouts() {
         FlushOut(c);
         break;
     }
-  }
+  });
 }
 
 HttpStats BoostHttpServer::stats() const {
-  HttpStats stats{
-      .connections = connections_.size(), .slow_readers_closed = slow_readers_closed_, .refused = refused_};
-  for (const auto& [id, connection] : connections_) {
-    stats.unread_bytes += connection->unread();
-    if (connection->state == State::kStreaming) ++stats.streams;
-  }
+  HttpStats stats{.slow_readers_closed = slow_readers_closed_, .refused = refused_};
+  connections_.Count(stats);
   return stats;
 }
 
 void BoostHttpServer::FinishIfIdle() {
-  if (!shutting_down_ || !connections_.empty()) return;
+  if (!shutting_down_ || connections_.size() > 0) return;
   tick_.cancel();
   work_.reset();
 }
@@ -465,15 +444,15 @@ void BoostHttpServer::FinishIfIdle() {
 void BoostHttpServer::Shutdown() {
   Post([this] {
     StopListening();
-    for (auto& [id, c] : connections_) {
-      const bool between_requests = c->state == State::kReading && !c->parser;
-      if (!between_requests) continue;  // closed after its answer
-      if (c->unread() == 0) {
-        Doom(*c);
+    connections_.ForEach([this](Connection& c) {
+      const bool between_requests = c.state == State::kReading && !c.parser;
+      if (!between_requests) return;  // closed after its answer
+      if (c.unread() == 0) {
+        Doom(c);
       } else {
-        c->close_when_flushed = true;
+        c.close_when_flushed = true;
       }
-    }
+    });
     FinishIfIdle();
   });
 }
@@ -481,10 +460,7 @@ void BoostHttpServer::Shutdown() {
 void BoostHttpServer::Stop() {
   Post([this] {
     StopListening();
-    std::vector<uint64_t> ids;
-    ids.reserve(connections_.size());
-    for (const auto& [id, c] : connections_) ids.push_back(id);
-    for (const uint64_t id : ids) Close(id);
+    for (const uint64_t id : connections_.ids()) Close(id);
     FinishIfIdle();
   });
 }
