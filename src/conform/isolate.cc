@@ -22,7 +22,7 @@
 namespace attest::conform {
 namespace {
 
-double Now() {
+double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -113,7 +113,7 @@ class Isolation {
       _exit(0);
     }
     close(ends[1]);
-    children_.push_back({.pid = pid, .pipe = ends[0], .errors = errors, .since = Now()});
+    children_.push_back({.pid = pid, .pipe = ends[0], .errors = errors, .since = SteadySeconds()});
     return {};
   }
 
@@ -153,7 +153,7 @@ class Isolation {
           ended = true;
         }
       }
-      const bool late = child.running && Now() - child.since > options_.time_limit_s;
+      const bool late = child.running && SteadySeconds() - child.since > options_.time_limit_s;
       if (ended || late) ATTEST_RETURN_IF_ERROR(End(i, late && !ended));
     }
     return {};
@@ -172,7 +172,7 @@ class Isolation {
         done_(header.task, header.subject, child.received.substr(at, static_cast<size_t>(header.size)));
         child.running.reset();
       }
-      child.since = Now();
+      child.since = SteadySeconds();
       at += static_cast<size_t>(header.size);
     }
     child.received.erase(0, at);

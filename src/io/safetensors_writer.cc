@@ -20,7 +20,7 @@ namespace {
 // Data begins at a multiple of this, as the reference implementation has it.
 constexpr size_t kDataAlignment = 8;
 
-std::unexpected<Error> SystemError(const std::filesystem::path& path, const char* call, int error) {
+std::unexpected<Error> WriteError(const std::filesystem::path& path, const char* call, int error) {
   return FailOnOneLine(
       ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), call, std::generic_category().message(error)));
 }
@@ -78,7 +78,7 @@ class PartialFile {
 
   Status Open() {
     fd_ = ::mkostemp(name_.data(), O_CLOEXEC);  // mode 0600
-    if (fd_ < 0) return SystemError(target_, "create", errno);
+    if (fd_ < 0) return WriteError(target_, "create", errno);
     exists_ = true;
     return {};
   }
@@ -87,15 +87,15 @@ class PartialFile {
     while (size > 0) {
       const ssize_t written = ::write(fd_, at, size);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return SystemError(target_, "write", errno);
+      if (written < 0) return WriteError(target_, "write", errno);
       at += written;
       size -= static_cast<size_t>(written);
     }
     return {};
   }
   Status Commit() {
-    if (::close(std::exchange(fd_, -1)) != 0) return SystemError(target_, "close", errno);
-    if (::rename(name_.c_str(), target_.c_str()) != 0) return SystemError(target_, "rename", errno);
+    if (::close(std::exchange(fd_, -1)) != 0) return WriteError(target_, "close", errno);
+    if (::rename(name_.c_str(), target_.c_str()) != 0) return WriteError(target_, "rename", errno);
     exists_ = false;
     return {};
   }
