@@ -22,8 +22,6 @@ namespace attest {
 namespace {
 
 constexpr int32_t kMaxChoices = 4096;  // sequences of one request
-// Clients such as the OpenAI SDK wait this long before they try again.
-constexpr std::string_view kRetryAfterSeconds = "1";
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
 // Takes as long for a wrong key as for a right one of the same length.

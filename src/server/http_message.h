@@ -22,6 +22,9 @@ struct HttpRequest {
   [[nodiscard]] std::string_view Header(std::string_view name) const;
 };
 
+// Of a 503: clients such as the OpenAI SDK wait this long before they try again.
+inline constexpr const char kRetryAfterSeconds[] = "1";
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";  // "": none

@@ -32,7 +32,6 @@ using Clock = Connection::Clock;
 using State = ConnectionState;
 
 constexpr size_t kReadSize = 64 << 10;
-constexpr const char kRetryAfterSeconds[] = "1";
 
 class BoostHttpServer final : public HttpServer {
  public:
