@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "attention/work_items.h"
 #include "base/check.h"
 
 namespace attest {
@@ -94,12 +95,10 @@ class Capture {
           tables_[i * static_cast<size_t>(table_width_) + static_cast<size_t>(entry)] = at->second;
         }
       };
-      // As the plan counts them: entries left of the window may be stale and are not looked at.
-      const VisibleKeys first = VisibleKeysOf(params_.mask, kv_len - q_len, kv_len);
-      const VisibleKeys last = VisibleKeysOf(params_.mask, kv_len - 1, kv_len);
-      take(first.begin, last.end);
-      take(first.sink_begin, first.sink_end);
-      take(last.sink_begin, last.sink_end);
+      // As the plan reads them: entries left of the window may be stale and are not looked at.
+      const VisibleKeys seen = KeysOfRows(params_.mask, q_len, kv_len);
+      take(seen.begin, seen.end);
+      take(seen.sink_begin, seen.sink_end);
     }
   }
 

@@ -88,9 +88,6 @@ Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tab
                                            "block_tables")
                                .error());
   }
-  // Rows before the first key (q_len > kv_len) see nothing, or from key 0 on, as the row at 0 does.
-  const VisibleKeys first = VisibleKeysOf(MaskOf(spec), std::max(kv_len - q_len, 0), kv_len);
-  const VisibleKeys last = VisibleKeysOf(MaskOf(spec), kv_len - 1, kv_len);
   int32_t highest = -1;
   const auto scan = [&](int32_t key_begin, int32_t key_end) -> Status {
     key_begin = std::max(key_begin, keys.begin);
@@ -108,11 +105,10 @@ Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tab
     }
     return {};
   };
-  // Windows move right with the row: everything between the first row's begin and the last row's end may be
-  // read. Entries left of the window may be stale and are not looked at.
-  ATTEST_RETURN_IF_ERROR(scan(first.begin, last.end));
-  ATTEST_RETURN_IF_ERROR(scan(first.sink_begin, first.sink_end));
-  ATTEST_RETURN_IF_ERROR(scan(last.sink_begin, last.sink_end));
+  // Entries left of the window may be stale and are not looked at.
+  const VisibleKeys seen = KeysOfRows(MaskOf(spec), q_len, kv_len);
+  ATTEST_RETURN_IF_ERROR(scan(seen.begin, seen.end));
+  ATTEST_RETURN_IF_ERROR(scan(seen.sink_begin, seen.sink_end));
   return highest;
 }
 

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <utility>
 
-#include "attention/case_capture.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -186,7 +185,7 @@ void Sentinel::Report(const Mismatch& mismatch, Track& track, const AttentionPla
     LogError(fmt::format("{} (mismatch {} of this kernel and phase)", Describe(mismatch), track.mismatches));
   }
   if (std::exchange(track.has_case, true)) return;
-  Expected<AttentionCaseFile> captured = CaptureCase(plan, params, mismatch.seq);
+  Expected<AttentionCaseFile> captured = CaptureCase(plan, params, mismatch.seq, options_.max_case_bytes);
   if (!captured) return writer_.CountFailure(captured.error().message);
   const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   // In a case cut down to one sequence that sequence is number 0.

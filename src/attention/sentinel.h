@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/case_capture.h"
 #include "attention/case_writer.h"
 #include "attention/plan.h"
 #include "attention/row_check.h"
@@ -44,6 +45,7 @@ struct SentinelOptions {
   OnMismatch on_mismatch = OnMismatch::kQuarantine;
   std::filesystem::path case_folder = {};          // empty: no case files
   int max_cases = kDefaultMaxCases;                // files in the folder
+  int64_t max_case_bytes = kMaxCaseBytes;          // of one; a larger call is cut down to the wrong sequence
   std::string version = {}, model = {}, cpu = {};  // go into the notes of a case
 };
 

@@ -51,6 +51,14 @@ AttentionMask MaskOf(const AttentionSpec& spec) {
           .chunk = spec.chunk};
 }
 
+VisibleKeys KeysOfRows(const AttentionMask& mask, int32_t q_len, int32_t kv_len) {
+  // Rows before the first key (q_len > kv_len) see nothing, or from key 0 on, as the row at 0 does. Sinks
+  // that only later rows have left of their window lie in the window of the first.
+  VisibleKeys keys = VisibleKeysOf(mask, std::max(kv_len - q_len, 0), kv_len);
+  keys.end = VisibleKeysOf(mask, kv_len - 1, kv_len).end;
+  return keys;
+}
+
 void CutSequence(const AttentionSpec& spec, const AttentionKernel& kernel, int32_t seq, int32_t q_len,
                  int32_t kv_len, Cut& cut, std::optional<KeyRange> keys) {
   ATTEST_CHECK_GE(q_len, 1);

@@ -49,6 +49,10 @@ struct Cut {
 [[nodiscard]] AttentionShape ShapeOf(const AttentionSpec& spec);
 [[nodiscard]] AttentionMask MaskOf(const AttentionSpec& spec);
 
+// The keys that any of a sequence's q_len rows sees, in two ranges as of one row: sinks, and the windows,
+// which move right with the row. REQUIRES: q_len >= 1, kv_len >= 0.
+[[nodiscard]] VisibleKeys KeysOfRows(const AttentionMask& mask, int32_t q_len, int32_t kv_len);
+
 struct KeyRange {
   int32_t begin = 0;
   int32_t end = 0;

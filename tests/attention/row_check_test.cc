@@ -239,6 +239,45 @@ TEST(RowCheck, SaysNothingAboutAKernelWhoseKeysAreNotFinite) {
   EXPECT_FALSE(verdict.verifiable);
 }
 
+// 64 dims, in which rounding to bf16 moves the query by 0.17 along one key: a kernel that rounds gives that
+// key half of the weight, as the other, and one that does not 0.58.
+TEST(RowCheck, AllowsRoundedQueriesToAKernelThatRoundsThemAndToNoOther) {
+  AttentionSpec spec = MakeSpec(2, 1, 64);
+  spec.wants_lse = false;
+  spec.scale = 2;
+  AttentionBatch batch(spec, {1}, {2});
+  batch.FillQ([](int, int, int, int d) { return d % 2 == 0 ? 1 + 0.9f * 0x1p-8f : 1 - 0.9f * 0x1p-9f; });
+  batch.FillK([](int, int key, int, int d) { return key == 1 ? 0.0f : d % 2 == 0 ? 1.0f : -1.0f; });
+  batch.FillV([](int, int key, int, int) { return key == 1 ? -1.0f : 1.0f; });
+  const AttentionBatch::Output output = batch.MakeOutput(0.0f);
+  const AttentionParams params = batch.Params(output);
+  RowChecker checker;
+  EXPECT_TRUE(checker.Check(params, AttentionArithmetic::kBf16, 0, 0, 1).ok());
+  EXPECT_NEAR(checker.expected()[0], 0.167, 0.001);
+  EXPECT_FALSE(checker.Check(params, AttentionArithmetic::kF32, 0, 0, 1).ok());
+  reinterpret_cast<float*>(params.OutRow(0, 1))[7] = 0.4f;  // further off than rounding goes
+  const RowVerdict verdict = checker.Check(params, AttentionArithmetic::kBf16, 0, 0, 1);
+  EXPECT_EQ(verdict.first_wrong_dim, 7);
+}
+
+TEST(RowCheck, NamesTheFirstWrongDimBesideTheWorst) {
+  AttentionSpec spec = MakeSpec(2, 1, 64);
+  spec.wants_lse = false;
+  AttentionBatch batch(spec, {1}, {20});
+  const AttentionBatch::Output output = batch.MakeOutput(kNaN);
+  AttentionParams params = batch.Params(output);
+  static const std::vector<int32_t> all{0};
+  params.owned = {all};
+  ReferenceAttention(params);
+  auto* row = reinterpret_cast<float*>(params.OutRow(0, 1));
+  row[5] += 0.01f;
+  row[40] += 1;
+  row[50] += 0.01f;
+  const RowVerdict verdict = RowChecker().Check(params, AttentionArithmetic::kF32, 0, 0, 1);
+  EXPECT_EQ(verdict.first_wrong_dim, 5);
+  EXPECT_EQ(verdict.dim, 40);
+}
+
 TEST(RowCheck, RejectsAWrongLse) {
   AttentionBatch batch(MakeSpec(2, 1, 32), {1, 3}, {20, 0});
   const AttentionBatch::Output output = batch.MakeOutput(kNaN);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -14,9 +15,8 @@
 #include <tuple>
 #include <vector>
 
-#include "attention/case_capture.h"
 #include "attention/replay.h"
-#include "tests/support/attention_case_list.h"
+#include "base/log.h"
 #include "tests/support/attention_run.h"
 #include "tests/support/temp_folder.h"
 
@@ -306,85 +306,41 @@ TEST(Sentinel, KeepsACaseThatShowsTheWrongRowAndReplaysRight) {
   }
 }
 
-// Replays what was captured bit for bit, also where only one sequence was taken.
-TEST(CaptureCase, HoldsExactlyWhatTheCallReadAndWrote) {
-  for (const AttentionCase& item : AttentionCases()) {
-    SCOPED_TRACE(item.name);
-    AttentionBatch batch(item.spec, item.q_len, item.kv_len);
-    const auto router = AttentionRouter::Create(ThisCpu());
-    const auto plan = PlanAttention(*router, batch.spec(), batch.lengths(), 2);
-    const AttentionBatch::Output output = batch.MakeOutput(kNaN);
-    const AttentionParams tensors = batch.Tensors(output);
-    AttendParams(**plan, tensors, Team(2), false);
-    const AttentionParams params = CompleteParams(**plan, tensors);
-    const int32_t last = batch.num_seqs() - 1;
-    const auto whole = CaptureCase(**plan, params, last);
-    ASSERT_TRUE(whole.has_value());
-    const auto whole_report = ReplayCase(*whole, *router, Team(2));
-    ASSERT_TRUE(whole_report.has_value()) << whole_report.error().message;
-    EXPECT_EQ(whole_report->wrong_rows, 0);
-    EXPECT_EQ(whole_report->rows, int64_t{batch.num_tokens()} * item.spec.q_heads);
-    const auto recorded = JudgeRecorded(*whole, *router, Team(2));
-    ASSERT_TRUE(recorded.has_value());
-    EXPECT_EQ(recorded->wrong_rows, 0);
-    if (batch.num_seqs() == 1) continue;
-    // Just too small for all of it: the last sequence alone.
-    const auto bytes =
-        static_cast<int64_t>(whole->q.size() + whole->out.size() + whole->k.size() + whole->v.size());
-    const auto one = CaptureCase(**plan, params, last, bytes - 1);
-    ASSERT_TRUE(one.has_value());
-    ASSERT_EQ(one->q_len.size(), 1u);
-    EXPECT_EQ(one->kv_len.front(), item.kv_len.back());
-    EXPECT_TRUE(std::equal(one->out.rbegin(), one->out.rend(), whole->out.rbegin()));
-    const auto one_recorded = JudgeRecorded(*one, *router, Team(2));
-    ASSERT_TRUE(one_recorded.has_value());
-    EXPECT_EQ(one_recorded->wrong_rows, 0);
-    const auto none = CaptureCase(**plan, params, last, 1);
-    ASSERT_FALSE(none.has_value());
-    EXPECT_EQ(none.error().code, ErrorCode::kResourceExhausted);
-  }
-}
-
-TEST(CaseWriter, KeepsItsLimitOverProcessesAndCountsTheRest) {
-  const TempFolder folder;
-  AttentionCaseFile c;
-  c.spec = Spec();
-  c.spec.layout = KvLayout::kContiguous;
-  c.q_len = c.kv_len = {0};
-  for (int process = 0; process < 3; ++process) {
-    CaseWriter writer(folder.path(), 4);
-    for (int i = 0; i < 3; ++i) {
-      writer.Add(c);
-      writer.Flush();
+TEST(Sentinel, LogsTheFirstTheTenthAndTheHundredthWrongRowOfAKernel) {
+  SetLogLevel(LogLevel::kInfo);
+  Sentinel sentinel({.rate = 1});
+  Steps steps(sentinel);
+  ::testing::internal::CaptureStderr();
+  // Every row of the prefill, 12 rows of 6 heads in 4 layers.
+  steps.Run([](int, const AttentionParams& params) {
+    for (int64_t token = 1; token < 13; ++token) {
+      for (int head = 0; head < 6; ++head) *OutRow(params, token, head) += 1;
     }
-    const CaseWriterStats stats = writer.stats();
-    EXPECT_EQ(stats.written, process == 0 ? 3 : process == 1 ? 1 : 0);
-    EXPECT_EQ(stats.skipped, 3 - stats.written);
-    EXPECT_EQ(stats.failed, 0);
-  }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 4);
+  });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Sum(sentinel.stats(), &SentinelCounts::mismatches), 12 * 6 * 4);
+  for (const char* line : {"(mismatch 1 of", "(mismatch 10 of", "(mismatch 100 of"})
+    EXPECT_THAT(log, HasSubstr(line));
+  EXPECT_EQ(std::ranges::count(log, '\n'), 3) << log;
 }
 
-TEST(CaseWriter, AFolderThatCannotBeMadeIsCountedAndHurtsNobody) {
+// A call that is too large for a case is cut down to the sequence at fault, which is then the only one.
+TEST(Sentinel, NumbersTheWrongSequenceAsTheCaseThatHoldsItAlone) {
   const TempFolder folder;
-  const auto file = folder.Write("file", "in the way");
-  CaseWriter writer(file / "cases", 4);
-  AttentionCaseFile c;
-  c.spec = Spec();
-  c.q_len = c.kv_len = {0};
-  for (int i = 0; i < 3; ++i) {
-    writer.Add(c);
-    writer.Flush();
-  }
-  EXPECT_EQ(writer.stats().failed, 3);
-  EXPECT_EQ(writer.stats().written, 0);
-}
-
-TEST(CaseWriter, WithoutAFolderEveryCaseIsSkipped) {
-  CaseWriter writer({}, 4);
-  writer.Add({});
-  writer.Flush();
-  EXPECT_EQ(writer.stats().skipped, 1);
+  Sentinel sentinel({.rate = 1, .case_folder = folder.path(), .max_case_bytes = 100'000});
+  Steps steps(sentinel);
+  steps.Run([](int layer, const AttentionParams& params) {
+    if (layer == 1) OutRow(params, 13 + 5, 2)[9] += 0.5f;  // sequence 2, row 5
+  });
+  sentinel.FlushCases();
+  const std::filesystem::directory_iterator files(folder.path());
+  ASSERT_NE(files, std::filesystem::directory_iterator());
+  const auto read = ReadCaseFile(files->path());
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(read->q_len, std::vector<int32_t>{9});
+  EXPECT_EQ(read->notes.at("sequence"), "0");
+  EXPECT_EQ(read->notes.at("row"), "5");
+  EXPECT_THAT(read->notes.at("what"), HasSubstr("sequence 2 row 5"));
 }
 
 }  // namespace
