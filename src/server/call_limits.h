@@ -21,7 +21,7 @@ struct CallLimits {
   SamplingParams default_sampling;
   int32_t max_model_len = 0;
   int64_t vocab_size = 0;
-  int32_t max_choices = 0;      // prompts times n
+  int32_t max_choices = 0;      // prompts times n or best_of
   FieldReads* reads = nullptr;  // set only while the API's description is made: gets what the parsers ask for
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "server/api_error.h"
@@ -30,7 +31,8 @@ Generation::Generation(const Rooms& rooms, GenerationId id, ExchangeId exchange,
       logprobs_writer_(rooms.tokenizer, call_.tokens_as_ids) {}
 
 Status Generation::Start() {
-  choices_.reserve(call_.prompts.size() * static_cast<size_t>(call_.n));
+  choices_.reserve(call_.prompts.size() * static_cast<size_t>(call_.best_of));
+  prompt_scores_.resize(call_.prompts.size());
   for (size_t p = 0; p < call_.prompts.size(); ++p) {
     std::vector<int32_t>& prompt = call_.prompts[p];
     usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
@@ -40,10 +42,10 @@ Status Generation::Start() {
     std::copy_if(prompt.end() - std::min(std::ssize(prompt), kPrimingTokens), prompt.end(),
                  std::back_inserter(readable), [this](int32_t id) { return IsDecodable(id); });
     const int32_t first_token = prompt.front();
-    for (int32_t sample = 0; sample < call_.n; ++sample) {
+    for (int32_t sample = 0; sample < call_.best_of; ++sample) {
       const auto index = static_cast<int32_t>(choices_.size());
       SamplingParams sampling = SamplingOf(call_, p, sample, rooms_.engine.options().max_model_len);
-      const bool is_last = sample + 1 == call_.n;
+      const bool is_last = sample + 1 == call_.best_of;
       auto id = rooms_.engine.Submit({.prompt = is_last ? std::move(prompt) : prompt,
                                       .sampling = std::move(sampling),
                                       .eos_ids = rooms_.eos_ids,
@@ -93,14 +95,19 @@ void Generation::Abort() {
 
 void Generation::Apply(TokenEvent& event) {
   const int32_t index = event.choice;
-  if (!choices_[static_cast<size_t>(index)].is_running) return;  // said after its stop string
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  if (!choice.is_running) return;  // said after its stop string
+  if (event.error == nullptr && WaitsForScores(index)) {
+    choice.held.push_back(std::move(event));
+    return;
+  }
   if (event.retract) {
     Retract(index);
   } else if (event.cached) {
     // The choices of one prompt share it, and usage counts it once.
-    if (index % call_.n == 0) usage_.cached_tokens += *event.cached;
+    if (IsScorer(index)) usage_.cached_tokens += *event.cached;
   } else if (event.prompt_logprobs) {
-    OnPromptLogprobs(index, *event.prompt_logprobs);
+    OnPromptLogprobs(index, std::move(*event.prompt_logprobs));
   } else if (event.token) {
     OnToken(index, *event.token, std::move(event.logprobs));
   } else if (event.error != nullptr) {
@@ -111,8 +118,8 @@ void Generation::Apply(TokenEvent& event) {
       event.reason = FinishReason::kLength;
     } else if (event.stop_token) {
       if (event.logprobs) {
-        Log(choices_[static_cast<size_t>(index)], *event.stop_token, std::move(*event.logprobs),
-            /*is_shown=*/false);
+        Count(choice, *event.logprobs);
+        Log(choice, *event.stop_token, std::move(*event.logprobs), /*is_shown=*/false);
       }
       ++usage_.completion_tokens;  // generated, though it is no part of the text
       if (std::ranges::count(call_.sampling.stop_token_ids, *event.stop_token) != 0) {
@@ -120,6 +127,7 @@ void Generation::Apply(TokenEvent& event) {
       }
     }
     Finish(index, *event.reason, std::move(stop_reason));
+    if (IsScorer(index)) ReleaseHeld(choice.prompt);  // where it ended before it had the scores
   }
 }
 
@@ -132,19 +140,60 @@ void Generation::Retract(int32_t index) {
   choice.stops = StopMatcher(call_.stop, call_.keep_stop_text);
   choice.result.text.clear();
   choice.logged.clear();
+  choice.logprob_sum = 0;
+  choice.num_logprobs = 0;
   choice.text_offset = FirstOffset(choice.prompt);
-  if (call_.echo && !call_.sampling.logprobs)
-    Echo(index);  // else with the prompt's logprobs, which come again
+  if (IsScorer(index)) prompt_scores_[choice.prompt].reset();  // they come again
+  if (call_.echo && !call_.sampling.logprobs) Echo(index);     // else with the prompt's logprobs
+  if (prompt_scores_[choice.prompt]) TakeScores(index);
+}
+
+bool Generation::WaitsForScores(int32_t index) const {
+  const size_t prompt = choices_[static_cast<size_t>(index)].prompt;
+  return call_.sampling.prompt_logprobs && !IsScorer(index) && !prompt_scores_[prompt] &&
+         choices_[ScorerOf(prompt)].is_running;
+}
+
+void Generation::ReleaseHeld(size_t prompt) {
+  const size_t first = ScorerOf(prompt);
+  for (size_t i = first + 1; i < first + static_cast<size_t>(call_.best_of); ++i) {
+    std::vector<TokenEvent> held = std::exchange(choices_[i].held, {});
+    for (TokenEvent& event : held) Apply(event);
+  }
+}
+
+void Generation::Count(Choice& choice, const TokenLogprobs& scores) {
+  choice.logprob_sum += double{scores.logprob};
+  ++choice.num_logprobs;
 }
 
 // One token of the text, in order. `is_shown`: the text contains it.
 void Generation::Log(Choice& choice, int32_t token, std::optional<TokenLogprobs> scores, bool is_shown) {
+  if (!call_.sampling.logprobs) return;  // they were asked for to choose the best
   choice.logged.push_back({.token = token, .text_offset = choice.text_offset, .scores = std::move(scores)});
   if (is_shown) choice.text_offset += logprobs_writer_.NumCodePoints(token);
 }
 
-void Generation::OnPromptLogprobs(int32_t index, const std::vector<TokenLogprobs>& scores) {
+void Generation::OnPromptLogprobs(int32_t index, std::vector<TokenLogprobs> scores) {
+  const size_t prompt = choices_[static_cast<size_t>(index)].prompt;
+  prompt_scores_[prompt] = std::move(scores);
+  for (int32_t i = index; i < index + call_.best_of; ++i) {
+    const Choice& choice = choices_[static_cast<size_t>(i)];
+    if (!choice.is_running) continue;
+    // One that had the scores of a prompt that was then found wrong begins anew, too.
+    if (i != index && choice.took_scores) {
+      Retract(i);
+    } else {
+      TakeScores(i);
+    }
+  }
+  ReleaseHeld(prompt);
+}
+
+void Generation::TakeScores(int32_t index) {
   Choice& choice = choices_[static_cast<size_t>(index)];
+  const std::vector<TokenLogprobs>& scores = *prompt_scores_[choice.prompt];
+  choice.took_scores = true;
   if (call_.prompt_logprobs) {
     choice.result.prompt_logprobs = logprobs_writer_.Prompt(scores, *call_.prompt_logprobs);
   }
@@ -173,6 +222,7 @@ void Generation::OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogp
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (call_.only_prompt) return;
   if (logprobs) {
+    Count(choice, *logprobs);
     const bool is_shown =
         IsDecodable(token) && !(call_.skip_special_tokens && rooms_.tokenizer.is_special(token));
     Log(choice, token, std::move(*logprobs), is_shown);
@@ -253,13 +303,30 @@ void Generation::FailAll(const Error& error) {
   rooms_.http.EndStream(exchange_);
 }
 
+// The samples of a prompt that are its choices: all in order, or the n of the best mean logprob, best first.
+std::vector<size_t> Generation::BestOf(size_t prompt) const {
+  std::vector<size_t> indices(static_cast<size_t>(call_.best_of));
+  std::iota(indices.begin(), indices.end(), ScorerOf(prompt));
+  if (call_.best_of == call_.n) return indices;
+  const auto mean = [this](size_t index) {
+    const Choice& choice = choices_[index];
+    return choice.num_logprobs == 0 ? 0.0 : choice.logprob_sum / choice.num_logprobs;
+  };
+  std::ranges::stable_sort(indices, std::ranges::greater{}, mean);
+  indices.resize(static_cast<size_t>(call_.n));
+  return indices;
+}
+
 void Generation::EndAnswer() {
   if (!call_.stream) {
     std::vector<ChoiceResult> results;
-    results.reserve(choices_.size());
-    for (Choice& choice : choices_) {
-      choice.result.logprobs = TakeLogprobs(choice);
-      results.push_back(std::move(choice.result));
+    results.reserve(call_.prompts.size() * static_cast<size_t>(call_.n));
+    for (size_t prompt = 0; prompt < call_.prompts.size(); ++prompt) {
+      for (const size_t index : BestOf(prompt)) {
+        Choice& choice = choices_[index];
+        choice.result.logprobs = TakeLogprobs(choice);
+        results.push_back(std::move(choice.result));
+      }
     }
     rooms_.http.Respond(exchange_, {.body = writer_.Response(results, usage_), .headers = {}});
     return;

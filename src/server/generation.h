@@ -52,6 +52,7 @@ class Generation {
   [[nodiscard]] ExchangeId exchange() const { return exchange_; }
 
  private:
+  // One sample of a prompt. Where best_of asks for more than n, some of them are no choice of the answer.
   struct Choice {
     RequestId engine_id = 0;
     std::vector<int32_t> prompt_end;  // primes the decoder; kept where the text may have to begin anew
@@ -60,15 +61,27 @@ class Generation {
     ChoiceResult result;  // its text grows only where the answer is not streamed
     int32_t num_tokens = 0;
     bool is_running = true;
-    bool has_spoken = false;          // chat: the role chunk was sent
-    std::vector<LoggedToken> logged;  // of the text that was not sent yet, where logprobs are wanted
-    int64_t text_offset = 0;          // of the next token, in prompt and text
-    size_t prompt = 0;                // its index in the call
-    int32_t first_token = 0;          // of its prompt
+    bool has_spoken = false;            // chat: the role chunk was sent
+    std::vector<LoggedToken> logged;    // of the text that was not sent yet, where logprobs are wanted
+    int64_t text_offset = 0;            // of the next token, in prompt and text
+    size_t prompt = 0;                  // its index in the call
+    int32_t first_token = 0;            // of its prompt
+    bool took_scores = false;           // has the prompt's logprobs
+    std::vector<TokenEvent> held = {};  // what came before them
+    double logprob_sum = 0;             // of its num_logprobs tokens, the one that ended it among them
+    int32_t num_logprobs = 0;
   };
 
   void OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogprobs> logprobs);
-  void OnPromptLogprobs(int32_t index, const std::vector<TokenLogprobs>& scores);
+  void OnPromptLogprobs(int32_t index, std::vector<TokenLogprobs> scores);
+  void TakeScores(int32_t index);
+  void ReleaseHeld(size_t prompt);
+  // The first sample of a prompt has the prompt scored for all; what the others say waits for that.
+  [[nodiscard]] size_t ScorerOf(size_t prompt) const { return prompt * static_cast<size_t>(call_.best_of); }
+  [[nodiscard]] bool IsScorer(int32_t index) const { return index % call_.best_of == 0; }
+  [[nodiscard]] bool WaitsForScores(int32_t index) const;
+  [[nodiscard]] std::vector<size_t> BestOf(size_t prompt) const;
+  void Count(Choice& choice, const TokenLogprobs& scores);
   void Log(Choice& choice, int32_t token, std::optional<TokenLogprobs> scores, bool is_shown);
   void Echo(int32_t index);
   // Where the offsets of a choice begin: behind its prompt, or with it where it is echoed.
@@ -91,7 +104,8 @@ class Generation {
   GenerationCall call_;
   ResponseWriter writer_;
   LogprobsWriter logprobs_writer_;
-  std::vector<Choice> choices_;
+  std::vector<Choice> choices_;                                           // best_of of each prompt
+  std::vector<std::optional<std::vector<TokenLogprobs>>> prompt_scores_;  // by prompt, once they are there
   int32_t num_running_ = 0;
   Usage usage_;
 };

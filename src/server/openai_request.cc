@@ -178,6 +178,26 @@ Status ReadLogprobs(const JsonFields& fields, GenerationCall& call) {
   return {};
 }
 
+Status ReadChoices(const JsonFields& fields, GenerationCall& call) {
+  ATTEST_ASSIGN_OR_RETURN(const auto n, fields.Int("n", 1, kMaxChoicesPerPrompt));
+  Set(call.n, n);
+  ATTEST_ASSIGN_OR_RETURN(const auto best_of, fields.Int("best_of", 1, kMaxChoicesPerPrompt));
+  call.best_of = call.n;
+  Set(call.best_of, best_of);
+  if (call.best_of < call.n) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("best_of is {}, less than n, which is {}", call.best_of, call.n), "best_of");
+  }
+  if (call.best_of > call.n && call.stream) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("best_of {} with n {} may not be given together with stream true: which are the "
+                            "best is known at the end",
+                            call.best_of, call.n),
+                "best_of");
+  }
+  return {};
+}
+
 // A share in (0, 1]. One too small for a float still keeps the best token, as every other one does.
 Status ReadMass(const JsonFields& fields, const char* name, float& out) {
   ATTEST_ASSIGN_OR_RETURN(const auto value, fields.NumberAbove(name, 0, 1));
@@ -224,10 +244,7 @@ Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLi
   ATTEST_RETURN_IF_ERROR(ReadSampling(fields, limits, call));
   ATTEST_RETURN_IF_ERROR(ReadLogprobs(fields, call));
   ATTEST_ASSIGN_OR_RETURN(call.stop, StopStrings(fields));
-  ATTEST_ASSIGN_OR_RETURN(const auto n, fields.Int("n", 1, kMaxChoicesPerPrompt));
-  Set(call.n, n);
-  const std::string same_n = std::to_string(call.n);
-  ATTEST_RETURN_IF_ERROR(fields.RefuseUnless("best_of", {same_n}));
+  ATTEST_RETURN_IF_ERROR(ReadChoices(fields, call));
   ATTEST_ASSIGN_OR_RETURN(const auto priority, fields.Int("priority", std::numeric_limits<int32_t>::min(),
                                                           std::numeric_limits<int32_t>::max()));
   Set(call.priority, priority);
@@ -257,12 +274,13 @@ Status CheckPrompts(const GenerationCall& call, const CallLimits& limits, const 
                   field);
     }
   }
-  const size_t choices = call.prompts.size() * static_cast<size_t>(call.n);
-  if (choices > static_cast<size_t>(limits.max_choices)) {
+  const size_t samples = call.prompts.size() * static_cast<size_t>(call.best_of);
+  if (samples > static_cast<size_t>(limits.max_choices)) {
+    const char* const name = call.best_of > call.n ? "best_of" : "n";
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} prompts with n = {} are {} choices, the limit is {}", call.prompts.size(),
-                            call.n, choices, limits.max_choices),
-                "n");
+                fmt::format("{} prompts with {} = {} are {} choices, the limit is {}", call.prompts.size(),
+                            name, call.best_of, samples, limits.max_choices),
+                name);
   }
   return {};
 }
@@ -352,6 +370,8 @@ SamplingParams SamplingOf(const GenerationCall& call, size_t prompt, int32_t sam
   const auto prompt_tokens = static_cast<int32_t>(call.prompts[prompt].size());
   sampling.max_tokens = std::min(sampling.max_tokens, max_model_len - prompt_tokens);
   sampling.min_tokens = std::min(sampling.min_tokens, sampling.max_tokens);
+  if (sample > 0) sampling.prompt_logprobs.reset();
+  if (call.best_of > call.n && !sampling.logprobs) sampling.logprobs = 0;  // to tell which are the best
   // Unsigned, so that the largest seed wraps round instead of overflowing.
   if (sampling.seed) {
     sampling.seed =

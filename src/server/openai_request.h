@@ -20,7 +20,9 @@ struct GenerationCall {
   std::string model;                          // the served name the client used
   std::vector<std::vector<int32_t>> prompts;  // ids, none empty
   int32_t n = 1;                              // choices of each prompt
-  SamplingParams sampling;                    // max_tokens as asked for; SamplingOf cuts it
+  // >= n, samples of each prompt: the n with the best mean logprob are its choices.
+  int32_t best_of = 1;
+  SamplingParams sampling;  // max_tokens as asked for; SamplingOf cuts it
   // completions: each prompt's text precedes its choices'; empty unless echoed.
   std::vector<std::string> echo_texts;
   // completions with logprobs and without echo: the length of each prompt's text in code points, where the
@@ -44,9 +46,9 @@ struct GenerationCall {
 Expected<GenerationCall> ParseCompletionCall(std::string_view body, const CallLimits& limits);
 Expected<GenerationCall> ParseChatCall(std::string_view body, const CallLimits& limits);
 
-// The sampling of one choice: max_tokens cut to what fits behind the prompt, and the seed of choice `sample`
-// of a prompt = seed + sample, so that n choices differ and each can be had again. REQUIRES: prompt and
-// sample are in range.
+// How one sample of a prompt is drawn: max_tokens cut to what fits behind the prompt, and the seed of
+// `sample` = seed + sample, so that they differ and each can be had again. The first alone scores the prompt,
+// for all. REQUIRES: prompt and sample are in range.
 [[nodiscard]] SamplingParams SamplingOf(const GenerationCall& call, size_t prompt, int32_t sample,
                                         int32_t max_model_len);
 

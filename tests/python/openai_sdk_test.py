@@ -28,7 +28,7 @@ NEAR_TIE = 0.1
 # What becomes of each parameter: a value that must change the answer as `SHOWS` says, or `taken` (a hint that asks for
 # nothing a reader of the answer could miss), or `refused` (a feature that is not built: a 400 that names it).
 COMPLETION = {
-    "model": (NAME, "shown"), "prompt": ([504, 3575], "shown"), "best_of": (1, "taken"), "echo": (True, "shown"),
+    "model": (NAME, "shown"), "prompt": ([504, 3575], "shown"), "best_of": (3, "shown"), "echo": (True, "shown"),
     "frequency_penalty": (2.0, "shown"), "logit_bias": ({"7042": -100}, "shown"), "logprobs": (3, "shown"),
     "max_tokens": (3, "shown"), "n": (2, "shown"), "presence_penalty": (2.0, "taken"), "seed": (7, "shown"),
     "stop": (["Paris"], "shown"), "stream": (True, "shown"), "stream_options": ({"include_usage": True}, "shown"),
@@ -83,6 +83,8 @@ class Parameters(unittest.TestCase):
                     fields.update(temperature=1.5, max_tokens=12)
                 if name == "stream_options":
                     fields["stream"] = True
+                if name == "best_of":
+                    fields.update(temperature=1.5, seed=7, extra_body={"ignore_eos": True})
                 if name == "top_logprobs":
                     fields["logprobs"] = True
                 if name == "max_completion_tokens":
@@ -114,6 +116,9 @@ class Parameters(unittest.TestCase):
             self.assertEqual((answer.usage.completion_tokens, answer.choices[0].finish_reason), (value, "length"))
         elif name == "n":
             self.assertEqual([choice.index for choice in answer.choices], list(range(value)))
+        elif name == "best_of":  # one choice, and all that was generated for it
+            self.assertEqual((len(answer.choices), answer.usage.completion_tokens), (1, value * 6))
+            self.assertEqual(answer.usage.prompt_tokens, plain.usage.prompt_tokens)
         elif name == "seed":
             self.assertEqual(texts(method(**fields)), texts(answer))
             self.assertNotEqual(texts(method(**{**fields, "seed": value + 1})), texts(answer))

@@ -182,7 +182,6 @@ TEST_F(BadRequests, WhatIsNotBuiltYetIsRefusedByName) {
   StartServer();
   const std::pair<const char*, const char*> cases[] = {
       {"suffix", "\"x\""},
-      {"best_of", "2"},
       {"response_format", R"({"type":"json_object"})"},
       {"tools", R"([{"type":"function"}])"},
       {"tool_choice", R"("required")"},

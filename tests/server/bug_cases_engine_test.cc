@@ -1,22 +1,15 @@
-// Serving bugs that other engines had in public, one test each, named by its case: a whole server over the
-// real engine and a model whose next token depends on every KV slot it reads.
+// Serving bugs that other engines had in public, one test each, named by its case, over the real engine.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
 
 #include <fstream>
-#include <functional>
 #include <map>
 #include <random>
-#include <thread>
 
 #include "base/log.h"
-#include "server/server.h"
-#include "tests/support/fake_tokenizer.h"
-#include "tests/support/http_client.h"
 #include "tests/support/sanitizers.h"
-#include "tests/support/server_fixture.h"
-#include "tests/support/toy_runner.h"
+#include "tests/support/toy_server_fixture.h"
 
 namespace attest::testing {
 namespace {
@@ -24,74 +17,7 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-class BugCasesOfTheEngine : public ::testing::Test {
- protected:
-  BugCasesOfTheEngine() {
-    options_ = {.block_size = 16,
-                .num_blocks = 200,
-                .max_model_len = 512,
-                .max_num_seqs = 64,
-                .max_num_batched_tokens = 256,
-                .vocab_size = 258};
-  }
-  ~BugCasesOfTheEngine() override { SetLogLevel(LogLevel::kInfo); }
-
-  void StartServer() {
-    metrics_ = std::make_unique<ServerMetrics>(MetricsOptions{.model_name = "m",
-                                                              .max_model_len = 512,
-                                                              .block_size = 16,
-                                                              .num_blocks = 200,
-                                                              .attention_kernels = {}});
-    auto engine = Engine::Start(options_,
-                                std::make_unique<ToyRunner>(ToyOptions{.num_blocks = options_.num_blocks,
-                                                                       .block_size = options_.block_size,
-                                                                       .vocab_size = options_.vocab_size,
-                                                                       .before_run = before_run_}),
-                                metrics_.get());
-    ASSERT_TRUE(engine) << engine.error().message;
-    engine_ = std::move(*engine);
-    ServerOptions server;
-    server.http.port = 0;
-    server.http.log_requests = false;
-    server.served_model_names = {"m"};
-    server.dev_endpoints = dev_endpoints_;
-    auto started = Server::Start(server, {.engine = *engine_,
-                                          .tokenizer = tokenizer_,
-                                          .metrics = *metrics_,
-                                          .eos_ids = {FakeTokenizer::kEos},
-                                          .default_sampling = {},
-                                          .model_root = "/m",
-                                          .version = "1"});
-    ASSERT_TRUE(started) << started.error().message;
-    server_ = std::move(*started);
-  }
-  json Complete(const json& body) {
-    const HttpReply reply = Post(server_->port(), "/v1/completions", body.dump());
-    EXPECT_EQ(reply.status, 200) << reply.body;
-    return json::parse(reply.body, nullptr, false);
-  }
-  int Status(const std::string& body) { return Post(server_->port(), "/v1/completions", body).status; }
-  [[nodiscard]] bool AllBlocksComeBack() const {
-    for (int i = 0; i < 30000 && engine_->stats().free_blocks != engine_->stats().total_blocks; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return engine_->stats().free_blocks == engine_->stats().total_blocks;
-  }
-
-  EngineOptions options_;
-  std::function<attest::Status(const StepBatch&)> before_run_;
-  bool dev_endpoints_ = false;
-  FakeTokenizer tokenizer_{{}, /*adds_bos=*/false};
-  std::unique_ptr<ServerMetrics> metrics_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Server> server_;
-};
-
-std::vector<std::string> Texts(const json& answer) {
-  std::vector<std::string> texts;
-  for (const json& choice : answer["choices"]) texts.push_back(choice["text"]);
-  return texts;
-}
+class BugCasesOfTheEngine : public ToyServerFixture {};
 
 // n with a seed gave one text n times.
 TEST_F(BugCasesOfTheEngine, C12SeededChoicesDifferRepeatAndAllEnd) {
