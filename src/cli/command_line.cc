@@ -11,6 +11,7 @@
 
 #include "base/version.h"
 #include "cache/kv_storage.h"
+#include "cli/flag_checks.h"
 #include "cli/nearest.h"
 
 namespace attest {
@@ -93,7 +94,7 @@ void AddEngine(CLI::App& app, ModelFlags& flags) {
                "Keep the KV of finished prompts and reuse what a new one shares with them (default)");
   app.add_option("--kv-cache-gib", flags.kv_cache_gib,
                  "Memory of the KV cache in GiB; 0 sizes it from free memory")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(NumberIn(0.0, 1e6))
       ->capture_default_str();
   app.add_option("--chat-template", flags.chat_template,
                  "File with a Jinja chat template instead of the model's own")
@@ -119,16 +120,16 @@ void AddSampling(CLI::App& app, SamplingFlags& flags) {
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("-t,--temperature", flags.temperature, "0 is greedy")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(NumberIn(0.0, 100.0))
       ->capture_default_str();
   app.add_option("--top-p", flags.top_p, "Smallest set of tokens whose mass reaches this")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberIn(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--top-k", flags.top_k, "Most likely tokens to draw from; 0 is all")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--min-p", flags.min_p, "Drop tokens below this share of the best one's probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberIn(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--seed", flags.seed, "Same seed, same text; drawn when absent");
 }
@@ -160,7 +161,7 @@ void AddServe(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--verify-attention", options.verify_attention,
                  "Fraction of attention rows that the oracle recomputes while serving; 0 turns it off")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberIn(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--on-mismatch", options.on_mismatch,
                  "When a row is wrong: log it, quarantine its kernel and compute again, or stop serving")
@@ -174,7 +175,8 @@ void AddServe(CLI::App& app, ServeOptions& options) {
                  "Most files in that folder; 0 writes none")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
-  app.add_option("--verify-seed", options.verify_seed, "Which rows are checked; drawn when absent");
+  app.add_option("--verify-seed", options.verify_seed, "Which rows are checked; drawn when absent")
+      ->check(NoSign());
   app.add_flag("!--disable-log-requests", options.log_requests, "Write no line per request");
   app.add_option("--uvicorn-log-level,--log-level", options.log_level, "Least level of what is logged")
       ->check(CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}))
@@ -231,7 +233,7 @@ void AddExplain(CLI::App& app, ExplainOptions& o, ModelFlags& model) {
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--softcap", o.softcap, "Cap of the scores; 0 is off")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(NumberIn(0.0, 1e6))
       ->capture_default_str();
   app.add_flag("--alibi", o.alibi, "ALiBi slopes");
   app.add_flag("--sinks", o.sinks, "Sink logits");
@@ -249,9 +251,11 @@ void AddConform(CLI::App& app, ConformOptions& o) {
                  "Shared library with kernels behind attest/conform_kernel.h; may be repeated")
       ->check(CLI::ExistingFile);
   app.add_option("--command", o.commands, "Command that answers trials over its standard input and output");
-  app.add_option("--case", o.recorded,
-                 "Try this case file (of an earlier failure, or of serve) and nothing else; may be repeated")
-      ->check(CLI::ExistingFile);
+  CLI::Option* recorded =
+      app.add_option(
+             "--case", o.recorded,
+             "Try this case file (of an earlier failure, or of serve) and nothing else; may be repeated")
+          ->check(CLI::ExistingFile);
   app.add_flag("--cases", o.cases, "Only the capability sweep (these four may be combined)");
   app.add_flag("--invariances", o.invariances, "Only what may not change the answer");
   app.add_flag("--bugs", o.bugs, "Only the public bugs, one row each");
@@ -259,16 +263,19 @@ void AddConform(CLI::App& app, ConformOptions& o) {
   app.add_option("--filter", o.filter, "Only trials with this text in their name or capability");
   app.add_flag("--quick", o.quick, "A thinner sweep and fewer random problems");
   app.add_flag("--list", o.list, "Print the trials and run none");
-  app.add_option("--seed", o.seed, "Seed of the random problems")->capture_default_str();
+  app.add_option("--seed", o.seed, "Seed of the random problems")->check(NoSign())->capture_default_str();
   app.add_option("--random-cases", o.random_cases, "Random problems; 200 by default, 20 with --quick")
       ->check(CLI::Range(int64_t{0}, int64_t{10000000}));
   app.add_option("--minutes", o.minutes, "Keep drawing random problems until this much time has passed")
-      ->check(CLI::Range(0.0, 10000.0));
+      ->check(NumberIn(0.0, 10000.0));
+  for (const char* part :
+       {"--cases", "--invariances", "--bugs", "--random", "--filter", "--random-cases", "--minutes"})
+    recorded->excludes(app.get_option(part));
   app.add_option("--jobs", o.jobs, "Processes that run trials; 0 takes every CPU this process may use")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option("--time-limit", o.time_limit_s, "Seconds after which one trial counts as hanging")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(NumberIn(0.1, 3600.0))
       ->capture_default_str();
   app.add_option("--html", o.html, "Write the report as one HTML page");
   app.add_option("--json", o.json, "Write the report as JSON");

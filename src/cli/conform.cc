@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "cli/commands.h"
@@ -27,11 +29,29 @@ int Complain(const Error& error) {
   return kCannotRun;
 }
 
+Status CannotWrite(const std::string& path, const char* flag, std::error_code error) {
+  return Fail(ErrorCode::kIo, fmt::format("--{}: '{}' cannot be written: {}", flag, path, error.message()),
+              flag);
+}
+
+// Asked before the trials, which may take an hour. A file that is there already keeps its report until then.
+Status CanBeWritten(const std::string& path, const char* flag) {
+  const auto refused = [&](std::errc why) { return CannotWrite(path, flag, std::make_error_code(why)); };
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+  if (!std::filesystem::is_directory(folder, error)) return refused(std::errc::no_such_file_or_directory);
+  if (std::filesystem::is_directory(path, error)) return refused(std::errc::is_a_directory);
+  const bool is_there = std::filesystem::exists(path, error);
+  if (access(is_there ? path.c_str() : folder.c_str(), W_OK) == 0) return {};
+  return CannotWrite(path, flag, {errno, std::generic_category()});
+}
+
 Status WriteText(const std::string& path, const std::string& text, const char* flag) {
+  errno = 0;
   std::ofstream out(path, std::ios::binary);
   out << text;
   out.close();
-  if (!out) return Fail(ErrorCode::kIo, fmt::format("--{}: '{}' cannot be written", flag, path), flag);
+  if (!out) return CannotWrite(path, flag, {errno, std::generic_category()});
   return {};
 }
 
@@ -81,6 +101,18 @@ conform::SuiteOptions SuiteOptionsOf(const ConformOptions& options) {
 
 int RunConform(const ConformOptions& options, const HubEnvironment& /*environment*/) {
   conform::SuiteOptions suite = SuiteOptionsOf(options);
+  struct File {
+    const char* flag;
+    const std::string& path;
+    std::string (*report)(const conform::SuiteResult& result);
+  };
+  const File files[] = {{"html", options.html, conform::HtmlReport},
+                        {"json", options.json, conform::JsonReport},
+                        {"junit", options.junit, conform::JunitReport}};
+  for (const File& file : files) {
+    if (file.path.empty()) continue;
+    if (const Status can = CanBeWritten(file.path, file.flag); !can) return Complain(can.error());
+  }
   auto recorded = RecordedCases(options.recorded);
   if (!recorded) return Complain(recorded.error());
   suite.recorded = *std::move(recorded);
@@ -103,14 +135,7 @@ int RunConform(const ConformOptions& options, const HubEnvironment& /*environmen
   if (shows_progress) std::fprintf(stderr, "\r                              \r");
   if (!result) return Complain(result.error());
   std::fputs(conform::TextReport(*result, /*bugs_apart=*/options.bugs).c_str(), stdout);
-  struct File {
-    const char* flag;
-    const std::string& path;
-    std::string (*report)(const conform::SuiteResult& result);
-  };
-  for (const File& file :
-       {File{"html", options.html, conform::HtmlReport}, File{"json", options.json, conform::JsonReport},
-        File{"junit", options.junit, conform::JunitReport}}) {
+  for (const File& file : files) {
     if (file.path.empty()) continue;
     if (const Status written = WriteText(file.path, file.report(*result), file.flag); !written)
       return Complain(written.error());

@@ -43,11 +43,12 @@ td small{opacity:.75;margin-left:5px}
 .key i{display:inline-block;width:13px;height:13px;border-radius:3px;margin-right:6px;vertical-align:-2px;
 border:1px solid rgba(0,0,0,.08)}
 .failure{border:1px solid #f3b8b3;border-left:5px solid var(--fail);border-radius:8px;background:#fff;
-padding:12px 16px;margin:10px 0}
+padding:12px 16px;margin:10px 0;overflow-wrap:anywhere}
 .failure h3{margin:0 0 4px;font-size:15px;color:var(--fail)}
 code{font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace;background:#f3f6f9;border-radius:4px;padding:1px 5px;
 white-space:normal;word-break:break-word}
-details{border:1px solid var(--line);border-radius:8px;background:#fff;margin:8px 0;padding:8px 14px}
+details{border:1px solid var(--line);border-radius:8px;background:#fff;margin:8px 0;padding:8px 14px;
+overflow-wrap:anywhere}
 summary{cursor:pointer;font-weight:500}details table{margin-top:8px}details td{white-space:normal}
 )css";
 

@@ -365,9 +365,10 @@ Expected<SuiteResult> RunSuite(std::vector<SubjectInfo> subjects, const SuiteOpt
     return {};
   };
   ATTEST_RETURN_IF_ERROR(run_rest());
-  constexpr int64_t kRound = 256;
+  constexpr int64_t kRound = 32;  // a few seconds, by which the time is passed
   while (options.random && options.recorded.empty() && Now() - start < options.minutes * 60) {
     AddRandom(work, options, kRound);
+    if (std::ssize(work.trials) == first) break;  // the filter wants none of them
     ATTEST_RETURN_IF_ERROR(run_rest());
   }
 

@@ -53,6 +53,22 @@ TEST(CommandLine, EveryCommandHasHelpAndVersion) {
   EXPECT_NE(Refusal({}).status, 0);
 }
 
+TEST(CommandLine, NumbersThatAreNoneAndSignsThatWouldVanishAreRefused) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"serve", "--verify-attention", "nan"},
+                                               {"serve", "--kv-cache-gib", "NaN"},
+                                               {"serve", "--verify-seed", "-1"},
+                                               {"generate", "-p", "x", "--temperature", "nan"},
+                                               {"generate", "-p", "x", "--top-p", "-nan"},
+                                               {"explain", "--softcap", "nan"},
+                                               {"conform", "--minutes", "nan"},
+                                               {"conform", "--seed", "-1"}}) {
+    const ExitNow exit_now = Refusal(args);
+    EXPECT_EQ(exit_now.status, 2) << args[1];
+    EXPECT_NE(exit_now.text.find("Value " + args.back()), std::string::npos) << exit_now.text;
+  }
+  EXPECT_EQ(Accept<ConformOptions>({"conform", "--seed", "18446744073709551615"}).seed, ~uint64_t{0});
+}
+
 TEST(CommandLine, TheVersionIsTheBuildsVersion) {
   std::ifstream in(std::string(ATTEST_SOURCE_DIR) + "/CMakeLists.txt");
   const std::string text(std::istreambuf_iterator<char>(in), {});
