@@ -106,8 +106,7 @@ class Page:
         self.resize(width, height)
         self.scheme(scheme)
         self.driver.get(url + "/")
-        self.until(lambda: self.text("#status-text").startswith("serving"), "the live view")
-        self.until(lambda: self.js("return document.querySelectorAll('#model option').length > 0"), "the models")
+        self.wait_until_loaded()
 
     def __enter__(self):
         return self
@@ -130,6 +129,14 @@ class Page:
                 url = message["params"]["request"]["url"]
                 if not url.startswith(self.expected_requests):
                     raise AssertionError(f"the page asked for {url}")
+
+    def wait_until_loaded(self):
+        self.until(lambda: self.text("#status-text").startswith("serving"), "the live view")
+        self.until(lambda: self.js("return document.querySelectorAll('#model option').length > 0"), "the models")
+
+    def reload(self):
+        self.driver.refresh()
+        self.wait_until_loaded()
 
     def js(self, code, *arguments):
         return self.driver.execute_script(code, *arguments)

@@ -2,15 +2,14 @@
 """The page at / in a real browser: chat, tokens, the live view, the curl, a server that goes, a key.
 
 Exits 77 where the program, the default model, the browser or the package selenium is missing."""
+import http.client
 import json
 import os
 import re
 import signal
 import subprocess
-import threading
 import time
 import unittest
-import urllib.request
 
 from page_browser import WAIT_SECONDS, ActionChains, Keys, Page, PageTest, Server, main
 
@@ -124,6 +123,71 @@ class OfThePage(PageTest):
         page.until(lambda: page.one(".turn.assistant") != turn, "a new answer")
         text = page.wait_for_answer()
         return text, re.search(r"seed (\d+)", page.text(".turn.assistant .meta"))[1]
+
+    def test_the_conversation_survives_a_reload_until_a_new_chat(self):
+        shown = """
+            return [[...document.querySelectorAll(".turn")].map((turn) => turn.textContent), Chat.lastTokens().map(
+                (t) => [t.text, t.token, t.logprob, t.top_logprobs.map((other) => [other.token, other.logprob])]),
+                document.getElementById("context-text").textContent, document.getElementById("curl").textContent];"""
+        with self.open() as page:
+            page.sampling(temperature=0, max_tokens=12)
+            page.ask("What is the **capital** of France?")
+            before = page.js(shown)
+            page.reload()
+            self.assertEqual(page.js(shown), before)
+            self.assertFalse(page.one("#welcome").is_displayed())
+            page.ask("And of Italy?")
+            sent = page.js("return Chat.currentRequest().body.messages")
+            self.assertEqual([message["role"] for message in sent], ["user", "assistant", "user"])
+            self.assertEqual(len(page.turns()), 4)
+            # What came of an answer that a reload broke off stays, too.
+            page.sampling(max_tokens=400)
+            page.begin("Tell me a very long story.")
+            page.until(lambda: len(page.text("li:last-child .answer")) > 20, "some text")
+            page.reload()
+            self.assertEqual(len(page.turns()), 6)
+            self.assertGreater(len(page.answer()), 20)
+            self.assertFalse(page.is_running())
+            # Too large for the browser: the texts stay, of the older answers without their tokens.
+            page.sampling(max_tokens=4)
+            page.js("""
+                const set = Storage.prototype.setItem;
+                Storage.prototype.setItem = function(name, text) {
+                  if (JSON.parse(text).turns?.[1].tokens.length > 0) throw new DOMException("full", "QuotaExceededError");
+                  set.call(this, name, text);
+                };""")
+            page.ask("Thank you.")
+            texts, tokens = page.turns(), page.js("return Chat.lastTokens().length")
+            self.assertGreater(tokens, 0)
+            page.reload()
+            self.assertEqual(page.turns(), texts)
+            self.assertEqual(page.js("return Chat.lastTokens().length"), tokens)
+            self.assertEqual(page.all(".turn:not(:last-child) .tok"), [])
+            self.assertGreater(len(page.all(".turn:last-child .tok")), 0)
+            page.one("#new-chat").click()
+            self.assertIsNone(page.js("return localStorage.getItem('attest.conversation')"))
+            page.reload()
+            self.assertEqual(page.turns(), [])
+            # Something else under this name is nothing of ours.
+            for foreign in ("{", "null", "5", '{"version":1,"turns":[{"role":"assistant","text":"x"}]}'):
+                page.js("localStorage.setItem('attest.conversation', arguments[0])", foreign)
+                page.reload()
+                self.assertEqual(page.turns(), [])
+
+    def test_a_browser_that_stores_nothing_loses_nothing_but_the_reload(self):
+        with self.open() as page:
+            forbid = """
+                for (const name of ["localStorage", "sessionStorage"]) {
+                  Object.defineProperty(window, name, {get() { throw new DOMException("denied", "SecurityError"); }});
+                }"""
+            added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": forbid})
+            page.reload()
+            page.sampling(temperature=0, max_tokens=6)
+            page.ask("Hello")
+            self.assertEqual(len(page.turns()), 2)
+            page.reload()
+            self.assertEqual(page.turns(), [])
+            page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
     def test_a_token_shows_what_else_could_have_come(self):
         with self.open() as page:
@@ -255,14 +319,14 @@ class OfThePage(PageTest):
                 window.polls = 0;
                 const real = window.fetch;
                 window.fetch = (...args) => { if (args[0] === "/engine") ++window.polls; return real(...args); };""")
-            page.until(lambda: page.js("return window.polls") >= 2, "polls")
+            page.until(lambda: page.js("return window.polls") >= 1, "polls")
             hide = """
                 Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
                 document.dispatchEvent(new Event("visibilitychange"));"""
             page.js(hide, True)
             time.sleep(0.3)  # one that is under way may end
             polls = page.js("return window.polls")
-            time.sleep(2.2)
+            time.sleep(1.6)  # one each second
             self.assertEqual(page.js("return window.polls"), polls)
             page.js(hide, False)
             page.until(lambda: page.js("return window.polls") > polls, "polls of a visible tab")
@@ -395,17 +459,16 @@ class OfAServerThatGoes(unittest.TestCase):
         server = Server()
         with Page(server.url) as page:
             page.expected_errors = [r"503 \(Service Unavailable\)", r"ERR_CONNECTION_REFUSED", r"ERR_EMPTY_RESPONSE"]
-            body = json.dumps({"prompt": "Once upon a time", "max_tokens": 480, "n": 4, "ignore_eos": True}).encode()
-            ask = urllib.request.Request(server.url + "/v1/completions", body, {"Content-Type": "application/json"})
-            other = threading.Thread(target=lambda: urllib.request.urlopen(ask, timeout=WAIT_SECONDS).read())
-            other.start()
+            body = json.dumps({"prompt": "Once upon a time", "max_tokens": 480, "n": 4, "ignore_eos": True})
+            other = http.client.HTTPConnection("127.0.0.1", server.port)
+            other.request("POST", "/v1/completions", body)
             page.until(lambda: page.text("#g-running") == "4", "the other's request")
             server.process.terminate()  # it drains: what runs is finished, the rest is refused
             page.until(lambda: page.text("#status-text") == "draining", "the state")
             page.begin("Hello")
             page.until(lambda: page.all(".failure"), "the refusal")
             self.assertRegex(page.text(".failure"), "^Busy 503.*draining.*It asks to try again in 1 s")
-            other.join()
+            other.close()  # the last that ran is gone: it need not be told to its end
             page.until(lambda: page.text("#status-text").startswith("no answer since"), "the end", seconds=15)
         server.stop()
 
@@ -439,9 +502,10 @@ class WithAKey(unittest.TestCase):
                     "location.href",
                 ):
                     self.assertNotIn("s3cret-key", page.js(f"return {place}"), place)
-                page.driver.refresh()
-                page.until(lambda: page.text("#model"), "the models")
+                self.assertIn("Hello", page.js("return localStorage.getItem('attest.conversation')"))
+                page.reload()
                 self.assertFalse(page.one("#key-dialog").is_displayed())
+                self.assertEqual(len(page.turns()), 2)
                 page.one("#forget-key").click()
                 page.until(lambda: page.one("#key-dialog").is_displayed(), "the question")
                 self.assertIsNone(page.js("return sessionStorage.getItem('attest.api-key')"))

@@ -12,22 +12,23 @@ const Chat = (() => {
   let model = "", contextLength = 0, hasTemplate = true;
   let nextSeed = drawSeed();
   let lastRequest = null;  // {path, body}
+  let used = 0;            // tokens of the context, after the last answer
   let onRequest = () => {};
 
   // Every answer has a seed of its own that is sent, so that the curl of a request gives the same text again.
   function drawSeed() { return crypto.getRandomValues(new Uint32Array(1))[0]; }
 
   class Turn {
-    constructor(role, text) {
+    constructor(role, text, who = role === "user" ? "You" : model || "Model") {
       this.role = role;
+      this.who = who;
       this.tokens = new TokenList();
       this.text = text;  // of the user; an answer's is in its tokens
       this.body = make("div", {class: "body"});
       this.meta = make("p", {class: "meta note"});
       this.tools = make("div", {class: "turn-tools"});
-      this.node = make(
-          "li", {class: `turn ${role}`}, make("h3", {class: "who"}, role === "user" ? "You" : model || "Model"),
-          this.body, this.meta, this.tools);
+      this.node =
+          make("li", {class: `turn ${role}`}, make("h3", {class: "who"}, who), this.body, this.meta, this.tools);
       if (role === "user") {
         this.body.append(text);
         this.tools.append(this.tool("Edit", () => edit(this)));
@@ -122,6 +123,7 @@ const Chat = (() => {
     turn.node.classList.add("busy");
     turn.body.setAttribute("aria-busy", "true");
     scrollToEnd();
+    keep();
     const began = performance.now();
     let first = null, last = null, usage = null, reason = null, failure = null, frame = null;
     const speaker = new Speaker();
@@ -166,6 +168,7 @@ const Chat = (() => {
       showFailure(turn, failure);
     else
       speaker.end();
+    keep();
     if (follows) scrollToEnd();
   }
 
@@ -250,8 +253,8 @@ const Chat = (() => {
 
   // ---- turns ----
 
-  function addTurn(role, text) {
-    const turn = new Turn(role, text);
+  function addTurn(role, text, who) {
+    const turn = new Turn(role, text, who);
     turns.push(turn);
     list.append(turn.node);
     byId("welcome").hidden = true;
@@ -318,8 +321,38 @@ const Chat = (() => {
     lastRequest = null;
     byId("welcome").hidden = false;
     showContext(0);
+    keep();
     onRequest();
     draft.focus();
+  }
+
+  // A question that nothing answered is kept as what is typed: it can be sent again.
+  function keep() {
+    const isOpen = turns.length > 0 && turns.at(-1).content === "";
+    Keep.save({
+      turns: isOpen ? turns.slice(0, -2) : turns,
+      draft: isOpen ? turns.at(-2).content : "",
+      used,
+      request: lastRequest
+    });
+  }
+
+  function restore() {
+    const kept = Keep.load();
+    if (kept === null) return;
+    for (const {role, text, who, meta, tokens, ends} of kept.turns) {
+      const turn = addTurn(role, text, who);
+      if (role === "user") continue;
+      Object.assign(turn.tokens, {tokens, ends, text});
+      setText(turn.meta, meta);
+      turn.show();
+    }
+    lastRequest = kept.request;
+    draft.value = kept.draft;
+    fit(draft);
+    showContext(kept.used);
+    onRequest();
+    scrollToEnd();
   }
 
   const lastAnswer = () => turns.findLast((turn) => turn.role === "assistant");
@@ -344,7 +377,8 @@ const Chat = (() => {
     onRequest();
   }
 
-  function showContext(used) {
+  function showContext(count) {
+    used = count;
     byId("context").hidden = contextLength === 0;
     setText(byId("context-text"), `context ${formatCount(used)} of ${formatCount(contextLength)}`);
     byId("context-meter").value = contextLength === 0 ? 0 : used / contextLength;
@@ -385,6 +419,9 @@ const Chat = (() => {
     draft.focus();
   });
   byId("new-chat").addEventListener("click", clear);
+  addEventListener("pagehide", () => {
+    if (running) keep();  // what came of it so far; else another tab may have kept something newer
+  });
   byId("toggle-tokens").addEventListener("click", () => setTokens(!showsTokens));
 
   return {
@@ -393,6 +430,7 @@ const Chat = (() => {
     clear,
     regenerate,
     edit,
+    restore,
     currentRequest,
     focusAnswer: () => lastAnswer()?.body.focus(),
     lastAnswer: () => lastAnswer()?.content ?? "",
@@ -408,7 +446,7 @@ const Chat = (() => {
       contextLength = length;
       hasTemplate = template;
       byId("no-template").hidden = template;
-      if (turns.length === 0) showContext(0);
+      showContext(used);
       onRequest();
     },
     set onrequest(callback) { onRequest = callback; },

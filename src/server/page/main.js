@@ -169,5 +169,6 @@ EngineView.onfound = (now) => {  // also when the server is back: it may be anot
   loadModels();
 };
 EngineView.start();
+Chat.restore();
 showCurl();
 if (matchMedia("(pointer: fine)").matches) byId("draft").focus();  // else a screen keyboard would cover the page
