@@ -163,20 +163,21 @@ def refill(model, seed):
 def record_tiny_model(name, config, dtype, seed):
     import torch
     import transformers
-    from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM(config)
+    family = {"llama": transformers.LlamaForCausalLM, "mistral": transformers.MistralForCausalLM,
+              "ministral": transformers.MinistralForCausalLM}[config.model_type]
+    model = family(config)
     refill(model, seed)
     model.to(dtype)
     folder = DATA / name
     model.save_pretrained(folder)
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = family.from_pretrained(folder, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed + 1)
     tokens = torch.randint(0, config.vocab_size, (97,), generator=generator).tolist()
     full_positions = [0, 1, 47, 95]
     with torch.no_grad():
         logits = model(torch.tensor([tokens])).logits[0]
-        half = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        half = family.from_pretrained(folder, dtype=torch.bfloat16).eval()
         half_logits = half(torch.tensor([tokens])).logits[0].float()
     dump(DATA / name / "expected.json", {
         "what": f"transformers {transformers.__version__}, torch {torch.__version__}: float32 arithmetic on the stored "
@@ -193,7 +194,7 @@ def record_tiny_model(name, config, dtype, seed):
 
 def record_tiny():
     import torch
-    from transformers import LlamaConfig
+    from transformers import LlamaConfig, MinistralConfig, MistralConfig
 
     # q width 128 is not the hidden size; 2 query heads per K/V head.
     record_tiny_model("tiny_tied_yarn", LlamaConfig(
@@ -209,6 +210,20 @@ def record_tiny():
         tie_word_embeddings=False, attention_bias=True, mlp_bias=True, bos_token_id=1, eos_token_id=[2, 3],
         rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}), torch.float16, 2)
+    # Every layer sees 21 tokens, which is no multiple of any block size.
+    record_tiny_model("tiny_mistral_window", MistralConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        bos_token_id=1, eos_token_id=2, sliding_window=21,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), torch.bfloat16, 3)
+    # Three layers see 18 tokens, two see all: groups of two layers, the last of them half empty.
+    record_tiny_model("tiny_ministral_hybrid", MinistralConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=5, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        bos_token_id=1, eos_token_id=2, sliding_window=18,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention",
+                     "sliding_attention"],
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), torch.bfloat16, 4)
 
 
 def main():

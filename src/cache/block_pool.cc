@@ -66,7 +66,9 @@ Status BlockPool::Take(int64_t count, std::vector<int32_t>& blocks) {
     ATTEST_CHECK_EQ(refs(block), 0);
     Unlink(block);
     node(block).refs = 1;
-    if (std::exchange(node(block).is_kept, false) && on_evict_) on_evict_(block);
+    if (std::exchange(node(block).is_kept, false)) {
+      for (const auto& [owner, listener] : on_evict_) listener(block);
+    }
     blocks.push_back(block);
   }
   // Evicted blocks come last block of a sequence first, which is descending.
@@ -103,6 +105,11 @@ void BlockPool::Release(std::span<const int32_t> blocks) {
     if (--node(*it).refs > 0) continue;
     LinkAfter(is_kept(*it) ? node(kNullBlock).prev : kNullBlock, *it);
   }
+}
+
+void BlockPool::OnEvict(const void* owner, std::function<void(int32_t)> listener) {
+  std::erase_if(on_evict_, [owner](const auto& entry) { return entry.first == owner; });
+  if (listener) on_evict_.emplace_back(owner, std::move(listener));
 }
 
 std::vector<int32_t> BlockPool::FreeList() const {

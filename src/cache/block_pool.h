@@ -40,8 +40,9 @@ class BlockPool {
   void Keep(int32_t block);
   // Takes the mark away; a free block becomes the first to be reused. REQUIRES: kept.
   void Unkeep(int32_t block);
-  // Called for each kept block that Take hands out, after its mark is gone. One listener; null: none.
-  void OnEvict(std::function<void(int32_t)> listener) { on_evict_ = std::move(listener); }
+  // Called for each kept block that Take hands out, after its mark is gone. One listener per owner; null:
+  // none.
+  void OnEvict(const void* owner, std::function<void(int32_t)> listener);
   // One reference less on each, last entry first; null blocks are passed over.
   // REQUIRES: every other entry is in use.
   void Release(std::span<const int32_t> blocks);
@@ -70,7 +71,7 @@ class BlockPool {
 
   std::vector<Node> nodes_;
   int64_t num_free_ = 0;
-  std::function<void(int32_t)> on_evict_;
+  std::vector<std::pair<const void*, std::function<void(int32_t)>>> on_evict_;
 };
 
 }  // namespace attest

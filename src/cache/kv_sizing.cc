@@ -30,8 +30,8 @@ std::string Grouped(int64_t value) {
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t AllocatedBytes(const KvShape& shape, int64_t num_blocks) {
-  const int64_t layer = KvBytesPerBlock(shape) / shape.num_layers * num_blocks;
-  return shape.num_layers * CeilDiv(layer, kPageBytes) * kPageBytes;
+  const int64_t buffer = KvBytesPerBlock(shape) / shape.num_buffers() * num_blocks;
+  return shape.num_buffers() * CeilDiv(buffer, kPageBytes) * kPageBytes;
 }
 
 Status CheckInput(const KvSizingInput& input) {
@@ -44,6 +44,9 @@ Status CheckInput(const KvSizingInput& input) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("max_model_len {} is out of range: at least 1", input.max_model_len),
                 "max_model_len");
+  }
+  if (input.windows.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "windows is empty: at least one KV group", "windows");
   }
   if (input.max_num_seqs < 1) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -74,12 +77,14 @@ Expected<KvSizing> SizeKvCache(const KvSizingInput& input) {
   const int64_t budget_bytes =
       std::max<int64_t>(0, static_cast<int64_t>(static_cast<double>(input.available_bytes) * input.fraction) -
                                input.reserve_bytes);
-  // Whole 2 MiB pages of each layer; block 0 is reserved and holds no token.
-  const int64_t layer_pages = budget_bytes / (kPageBytes * shape.num_layers);
-  const int64_t block_layer_bytes = KvBytesPerBlock(shape) / shape.num_layers;
+  const KvNeed need{
+      .windows = input.windows, .block_size = shape.block_size, .max_step_tokens = input.max_step_tokens};
+  // Whole 2 MiB pages of each buffer; block 0 is reserved and holds no token.
+  const int64_t buffer_pages = budget_bytes / (kPageBytes * shape.num_buffers());
+  const int64_t block_buffer_bytes = KvBytesPerBlock(shape) / shape.num_buffers();
   const int64_t affordable =
-      std::min<int64_t>(layer_pages * kPageBytes / block_layer_bytes, std::numeric_limits<int32_t>::max());
-  const int64_t useful = std::min<int64_t>(input.max_num_seqs * CeilDiv(input.max_model_len, block_size) + 1,
+      std::min<int64_t>(buffer_pages * kPageBytes / block_buffer_bytes, std::numeric_limits<int32_t>::max());
+  const int64_t useful = std::min<int64_t>(input.max_num_seqs * PeakBlocks(need, input.max_model_len) + 1,
                                            std::numeric_limits<int32_t>::max());
 
   if (input.num_blocks && *input.num_blocks > affordable) {
@@ -91,7 +96,7 @@ Expected<KvSizing> SizeKvCache(const KvSizingInput& input) {
   const int64_t num_blocks = input.num_blocks.value_or(std::min(affordable, useful));
   const int32_t min_tokens =
       std::min(input.min_context_tokens.value_or(input.max_model_len), input.max_model_len);
-  const int64_t min_blocks = CeilDiv(min_tokens, block_size) + 1;
+  const int64_t min_blocks = PeakBlocks(need, min_tokens) + 1;
   if (num_blocks < min_blocks) {
     const std::string needs = fmt::format("the KV cache needs {} for one sequence of {} tokens",
                                           Megabytes(AllocatedBytes(shape, min_blocks)), Grouped(min_tokens));
@@ -108,10 +113,9 @@ Expected<KvSizing> SizeKvCache(const KvSizingInput& input) {
   }
 
   KvSizing sizing{.num_blocks = num_blocks, .kv_bytes = AllocatedBytes(shape, num_blocks), .words = {}};
-  sizing.longest_context_tokens =
-      static_cast<int32_t>(std::min<int64_t>(input.max_model_len, (num_blocks - 1) * block_size));
+  sizing.longest_context_tokens = static_cast<int32_t>(MostTokens(need, num_blocks - 1, input.max_model_len));
   sizing.full_length_seqs = static_cast<double>(num_blocks - 1) /
-                            static_cast<double>(CeilDiv(sizing.longest_context_tokens, block_size));
+                            static_cast<double>(PeakBlocks(need, sizing.longest_context_tokens));
   sizing.words = fmt::format(
       "KV cache: {} blocks of {} tokens ({}), {}: one sequence of up to {} tokens, or {:.1f} of that length "
       "at once",

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "cache/kv_groups.h"
 #include "cache/kv_storage.h"
 
 namespace attest {
@@ -21,6 +23,10 @@ struct KvSizingInput {
   // One sequence of this many tokens must fit; unset: of max_model_len. A caller whose max_model_len is only
   // the model's own limit, not a wish of the user, sets a small number here and takes longest_context_tokens.
   std::optional<int32_t> min_context_tokens;
+  // One per KV group, and the most tokens of one sequence in a step: what a sequence holds at once depends on
+  // them.
+  std::vector<KvWindow> windows = {std::nullopt};
+  int32_t max_step_tokens = 1;
   std::optional<int64_t> num_blocks;  // the user's choice, checked against the memory
 };
 

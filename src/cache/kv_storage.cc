@@ -51,6 +51,13 @@ Status CheckKvShape(const KvShape& shape) {
                   fmt::format("{} {} is out of range: at least 1", field.name, field.value), field.name);
     }
   }
+  if (!shape.buffers.empty() && (shape.buffers.size() != static_cast<size_t>(shape.num_layers) ||
+                                 *std::ranges::min_element(shape.buffers) < 0)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("buffers has {} entries, expected one from 0 on for each of {} layers",
+                            shape.buffers.size(), shape.num_layers),
+                "buffers");
+  }
   bool known_size = false;
   for (const int size : {8, 16, 32, 64, 128}) known_size |= shape.block_size == size;
   if (!known_size) {
@@ -74,8 +81,8 @@ Expected<DType> KvDTypeOf(std::string_view name) {
 }
 
 int64_t KvBytesPerBlock(const KvShape& shape) {
-  return shape.num_layers * PagedKvLayerBytes(shape.dtype, 1, shape.block_size, shape.kv_heads,
-                                              shape.head_dim, shape.v_head_dim);
+  return shape.num_buffers() * PagedKvLayerBytes(shape.dtype, 1, shape.block_size, shape.kv_heads,
+                                                 shape.head_dim, shape.v_head_dim);
 }
 
 Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks, KvScales scales) {
@@ -98,8 +105,13 @@ Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks
   const auto scales_of = [&](const std::vector<float>& all, int layer) -> const float* {
     return all.empty() ? nullptr : all.data() + int64_t{layer} * shape.kv_heads;
   };
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
+  for (int i = 0; i < shape.num_buffers(); ++i) {
     ATTEST_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(layer_bytes, "KV cache of one layer"));
+    storage.buffers_.push_back(std::move(buffer));
+  }
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    const int own = shape.buffers.empty() ? layer : shape.buffers[static_cast<size_t>(layer)];
+    const Buffer& buffer = storage.buffers_[static_cast<size_t>(own)];
     storage.layers_.push_back({
         .k = {.data = buffer.data(),
               .block_stride = shape.kv_heads * k_head,
@@ -118,7 +130,6 @@ Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks
         .k_scales = scales_of(storage.scales_.k, layer),
         .v_scales = scales_of(storage.scales_.v, layer),
     });
-    storage.buffers_.push_back(std::move(buffer));
   }
   return storage;
 }

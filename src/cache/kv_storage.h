@@ -1,10 +1,12 @@
-// The bytes of the KV cache: one buffer per layer on 2 MiB pages, K pages of all blocks and then V pages,
+// The bytes of the KV cache: one buffer per layer (or per layer of a block, where layers of several KV groups
+// share it, cache/kv_groups.h) on 2 MiB pages, K pages of all blocks and then V pages,
 // laid out head by head (tensor/paged_kv.h draws a page). Who owns which block is cache/block_pool.h's
 // business.
 //
 // Owned by the runner; only AppendKv writes into it. Buffers become resident as blocks are first written.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,12 @@ struct KvShape {
   int v_head_dim = 0;
   DType dtype = DType::kBF16;  // one of kKvDTypes
   int block_size = 16;         // tokens: 8, 16, 32, 64 or 128
+  // [num_layers] the buffer that holds a layer: layers of different KV groups share one, in different blocks.
+  // Empty: each layer has its own.
+  std::vector<int> buffers = {};
+  [[nodiscard]] int num_buffers() const {
+    return buffers.empty() ? num_layers : *std::ranges::max_element(buffers) + 1;
+  }
 };
 
 // What --kv-cache-dtype takes besides "auto"; fp8 is fp8_e4m3.
@@ -46,7 +54,7 @@ struct KvScales {
 
 // Errors name the field, its value and the allowed ones.
 [[nodiscard]] Status CheckKvShape(const KvShape& shape);
-// Bytes of one block over all layers. REQUIRES: CheckKvShape holds.
+// Bytes of one block over all buffers. REQUIRES: CheckKvShape holds.
 [[nodiscard]] int64_t KvBytesPerBlock(const KvShape& shape);
 
 class KvStorage {

@@ -32,12 +32,16 @@ PrefixCache::PrefixCache(const PrefixCacheOptions& options, BlockPool& pool)
       records_(static_cast<size_t>(pool.num_blocks())),
       tokens_(records_.size() * block_size_) {
   ATTEST_CHECK_GT(options.block_size, 0);
-  pool_.OnEvict([this](int32_t block) { Drop(block); });
+  pool_.OnEvict(this, [this](int32_t block) {
+    if (!Knows(block)) return;  // another cache's
+    if (options_.remembers_evicted) Remember(block);
+    Drop(block);
+  });
 }
 
 PrefixCache::~PrefixCache() {
   Clear();
-  pool_.OnEvict(nullptr);
+  pool_.OnEvict(this, nullptr);
 }
 
 std::span<int32_t> PrefixCache::TokensOf(int32_t block) {
@@ -58,18 +62,23 @@ void PrefixCache::Hash(PrefixChain& chain, std::span<const int32_t> tokens, size
   }
 }
 
-int32_t PrefixCache::Lookup(const PrefixChain& chain, size_t i, uint64_t parent,
-                            std::span<const int32_t> tokens) {
+PrefixCache::Found PrefixCache::Lookup(const PrefixChain& chain, size_t i, uint64_t parent,
+                                       std::span<const int32_t> tokens) {
   const auto wanted = tokens.subspan(i * block_size_, block_size_);
+  const auto is_it = [&](const Record& found, std::span<const int32_t> its_tokens) {
+    return found.parent == parent && (parent != 0 || found.keys == chain.keys) &&
+           std::ranges::equal(its_tokens, wanted);
+  };
   const auto [begin, end] = index_.equal_range(chain.hashes[i]);
   for (auto it = begin; it != end; ++it) {
     const Record& found = record(it->second);
-    if (found.parent == parent && (parent != 0 || found.keys == chain.keys) &&
-        std::ranges::equal(TokensOf(it->second), wanted)) {
-      return it->second;
-    }
+    if (is_it(found, TokensOf(it->second))) return {.node = found.node, .block = it->second};
   }
-  return kNullBlock;
+  const auto [first, last] = remembered_.equal_range(chain.hashes[i]);
+  for (auto it = first; it != last; ++it) {
+    if (is_it(it->second.record, it->second.tokens)) return {.node = it->second.record.node};
+  }
+  return {};
 }
 
 std::vector<int32_t> PrefixCache::Find(PrefixChain& chain, std::span<const int32_t> tokens,
@@ -81,19 +90,21 @@ std::vector<int32_t> PrefixCache::Find(PrefixChain& chain, std::span<const int32
   uint64_t parent = 0;
   while (blocks.size() < most) {
     Hash(chain, tokens, blocks.size() + 1);
-    const int32_t block = Lookup(chain, blocks.size(), parent, tokens);
-    if (block == kNullBlock) break;
-    parent = record(block).node;
-    blocks.push_back(block);
+    const Found found = Lookup(chain, blocks.size(), parent, tokens);
+    if (found.node == 0) break;
+    parent = found.node;
+    blocks.push_back(found.block);
   }
   return blocks;
 }
 
 void PrefixCache::Use(PrefixChain& chain, std::span<const int32_t> blocks) {
   for (const int32_t block : blocks) {
+    if (block == kNullBlock) continue;
     ATTEST_CHECK(Knows(block));
     pool_.Share(block);
   }
+  ATTEST_CHECK(blocks.empty() || blocks.back() != kNullBlock);
   chain.published = static_cast<int32_t>(blocks.size());
   chain.tip = blocks.empty() ? 0 : record(blocks.back()).node;
 }
@@ -107,10 +118,10 @@ void PrefixCache::Publish(PrefixChain& chain, std::span<const int32_t> computed,
   for (auto i = static_cast<size_t>(chain.published); i < full; ++i) {
     const int32_t block = blocks[i];
     ATTEST_CHECK(!Knows(block));
-    const int32_t same = Lookup(chain, i, chain.tip, computed);
+    const Found same = Lookup(chain, i, chain.tip, computed);
     Record& entry = records_[static_cast<size_t>(block)];
     entry.hash = chain.hashes[i];
-    entry.node = same != kNullBlock ? record(same).node : ++last_node_;
+    entry.node = same.node != 0 ? same.node : ++last_node_;
     entry.parent = chain.tip;
     if (i == 0) entry.keys = chain.keys;
     std::ranges::copy(computed.subspan(i * block_size_, block_size_), TokensOf(block).begin());
@@ -140,6 +151,25 @@ void PrefixCache::Truncate(PrefixChain& chain, size_t num_blocks) {
   if (chain.hashes.size() > num_blocks) chain.hashes.resize(num_blocks);
 }
 
+void PrefixCache::Remember(int32_t block) {
+  const Record& entry = record(block);
+  const auto [begin, end] = remembered_.equal_range(entry.hash);
+  const bool is_known =
+      std::any_of(begin, end, [&](const auto& item) { return item.second.record.node == entry.node; });
+  if (is_known) return;
+  remembered_.emplace(entry.hash,
+                      Memory{.record = entry, .tokens = {TokensOf(block).begin(), TokensOf(block).end()}});
+  oldest_remembered_.emplace_back(entry.hash, entry.node);
+  if (oldest_remembered_.size() <= records_.size()) return;
+  const auto [hash, node] = oldest_remembered_.front();
+  oldest_remembered_.pop_front();
+  const auto [first, last] = remembered_.equal_range(hash);
+  const auto it =
+      std::find_if(first, last, [&](const auto& item) { return item.second.record.node == node; });
+  ATTEST_CHECK(it != last);
+  remembered_.erase(it);
+}
+
 void PrefixCache::Drop(int32_t block) {
   Record& entry = records_[static_cast<size_t>(block)];
   ATTEST_CHECK(entry.node != 0);
@@ -158,6 +188,8 @@ void PrefixCache::Clear() {
     records_[static_cast<size_t>(block)] = {};
   }
   index_.clear();
+  remembered_.clear();
+  oldest_remembered_.clear();
   ++epoch_;
 }
 

@@ -6,6 +6,10 @@
 // a hit is decided by comparing what the hash stands for, the parent and the token ids, so that a collision
 // costs a comparison and never serves the K and V of another prompt.
 //
+// Where layers have a sliding window, the blocks behind it go back to the pool and are handed out again long
+// before those that build on them. What such a block stood for is then remembered without it, so that a later
+// sequence may start behind a beginning of which only the window is left.
+//
 // Owned and called by the engine thread. Always true: a block here is marked in the pool (BlockPool::Keep),
 // was full and committed when it was published, and is not written again before the pool takes its mark away.
 // Two blocks may hold the same chain, when two sequences computed it side by side: they then are one node.
@@ -13,10 +17,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cache/block_pool.h"
@@ -49,8 +55,9 @@ struct PrefixChain {
 };
 
 struct PrefixCacheOptions {
-  int block_size = 16;  // tokens
-  uint64_t seed = 0;    // random per process, unless hashes must be the same elsewhere
+  int block_size = 16;             // tokens
+  bool remembers_evicted = false;  // of layers with a window: at most as many as the pool has blocks
+  uint64_t seed = 0;               // random per process, unless hashes must be the same elsewhere
   BlockHash (*hash)(std::span<const std::byte>, uint64_t) = &HashBytes;  // tests force collisions with it
 };
 
@@ -62,11 +69,13 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // The blocks of the longest cached beginning of `tokens`, of at most `max_tokens` tokens: nothing is taken,
-  // so a caller may find that they do not help. Begins the chain: REQUIRES that its sequence has no blocks.
+  // The blocks of the longest known beginning of `tokens`, of at most `max_tokens` tokens: nothing is taken,
+  // so a caller may find that they do not help. A null block is remembered, but gone. Begins the chain:
+  // REQUIRES that its sequence has no blocks.
   [[nodiscard]] std::vector<int32_t> Find(PrefixChain& chain, std::span<const int32_t> tokens,
                                           int32_t max_tokens);
-  // One reference more on each block of the last Find of this chain.
+  // One reference more on each block of the last Find of this chain, or of its first few; those that are not
+  // needed may be null by now, the last not.
   void Use(PrefixChain& chain, std::span<const int32_t> blocks);
   // Makes the full blocks among those of `computed` shareable. REQUIRES: the K and V of all `computed` tokens
   // are in `blocks`, and their step was committed.
@@ -97,13 +106,24 @@ class PrefixCache {
     size_t operator()(const BlockHash& hash) const { return hash.low; }
   };
 
+  // What an evicted block stood for.
+  struct Memory {
+    Record record;
+    std::vector<int32_t> tokens;
+  };
+  struct Found {
+    uint64_t node = 0;  // 0: nobody knows it
+    int32_t block = kNullBlock;
+  };
+
   [[nodiscard]] const Record& record(int32_t block) const { return records_[static_cast<size_t>(block)]; }
   void Hash(PrefixChain& chain, std::span<const int32_t> tokens, size_t num_blocks) const;
   [[nodiscard]] std::span<int32_t> TokensOf(int32_t block);
-  // Some block that holds the i-th block of the chain, behind the node `parent`; null block: none.
-  [[nodiscard]] int32_t Lookup(const PrefixChain& chain, size_t i, uint64_t parent,
-                               std::span<const int32_t> tokens);
+  // The i-th block of the chain, behind the node `parent`: some block that holds it, or that it was known.
+  [[nodiscard]] Found Lookup(const PrefixChain& chain, size_t i, uint64_t parent,
+                             std::span<const int32_t> tokens);
   void Drop(int32_t block);
+  void Remember(int32_t block);
 
   const PrefixCacheOptions options_;
   const size_t block_size_;
@@ -111,6 +131,8 @@ class PrefixCache {
   std::vector<Record> records_;  // by block
   std::vector<int32_t> tokens_;  // [block, block_size]
   std::unordered_multimap<BlockHash, int32_t, IndexHash> index_;
+  std::unordered_multimap<BlockHash, Memory, IndexHash> remembered_;
+  std::deque<std::pair<BlockHash, uint64_t>> oldest_remembered_;  // hash and node, oldest first
   uint64_t last_node_ = 0;
   uint64_t epoch_ = 1;
 };

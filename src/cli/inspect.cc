@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/model_host.h"
@@ -17,6 +19,8 @@ namespace attest {
 namespace {
 
 constexpr double kBytesPerMib = 1 << 20;
+
+constexpr int32_t kStepTokens = 2048;  // the default budget of a step
 
 void Line(const char* name, const std::string& value) {
   std::puts(fmt::format("  {:<22}{}", name, value).c_str());
@@ -47,6 +51,13 @@ void PrintConfig(const ModelConfig& config) {
   Line("vocabulary",
        fmt::format("{}{}", config.vocab_size, config.tied_head ? ", output head tied to the embedding" : ""));
   Line("context", fmt::format("{} tokens", config.max_positions));
+  if (const auto window =
+          std::ranges::find_if(config.layer_windows, [](const auto& w) { return w.has_value(); });
+      window != config.layer_windows.end()) {
+    const auto count =
+        std::ranges::count_if(config.layer_windows, [](const auto& w) { return w.has_value(); });
+    Line("window", fmt::format("{} tokens in {} of {} layers", **window, count, config.num_layers));
+  }
   Line("rope", fmt::format("theta {}, scaling {}{}", config.rope.theta, RopeName(config.rope.scaling),
                            config.rope.freq_divisors.empty() ? "" : " (frequency divisors in the file)"));
 }
@@ -75,27 +86,37 @@ void PrintTensors(const Checkpoint& checkpoint, bool each) {
 }
 
 Status PrintMemory(const Checkpoint& checkpoint, const ModelConfig& config, const ModelOptions& options) {
-  const KvShape shape{.num_layers = config.num_layers,
-                      .kv_heads = config.kv_heads,
-                      .head_dim = config.head_dim,
-                      .v_head_dim = config.head_dim,
-                      .dtype = options.kv_dtype,
-                      .block_size = options.block_size};
+  const std::vector<KvGroup> groups = KvGroupsOf(config);
+  KvShape shape{.num_layers = config.num_layers,
+                .kv_heads = config.kv_heads,
+                .head_dim = config.head_dim,
+                .v_head_dim = config.head_dim,
+                .dtype = options.kv_dtype,
+                .block_size = options.block_size};
+  for (const KvPlace& place : PlacesOf(groups, static_cast<size_t>(config.num_layers))) {
+    shape.buffers.push_back(place.buffer);
+  }
   ATTEST_RETURN_IF_ERROR(CheckKvShape(shape));
   ATTEST_ASSIGN_OR_RETURN(const MemoryStatus memory, ReadMemoryStatus());
-  const int64_t per_token = KvBytesPerBlock(shape) / shape.block_size;
+  const std::vector<KvWindow> windows = WindowsOf(groups);
+  const KvNeed need{.windows = windows, .block_size = shape.block_size, .max_step_tokens = kStepTokens};
+  const int64_t block_bytes = KvBytesPerBlock(shape);
+  // Within the windows; a longer sequence pays for its full layers only.
+  const int64_t per_token = std::ssize(groups) * block_bytes / shape.block_size;
   const int64_t weights = checkpoint.file_bytes();
   std::puts("\nmemory");
   Line("weights", fmt::format("{:.1f} MiB", static_cast<double>(weights) / kBytesPerMib));
   Line("KV cache",
        fmt::format("{} bytes per token ({}), {:.1f} MiB for {} tokens", per_token, DTypeName(shape.dtype),
-                   static_cast<double>(per_token * config.max_positions) / kBytesPerMib,
+                   static_cast<double>(PeakBlocks(need, config.max_positions) * block_bytes) / kBytesPerMib,
                    config.max_positions));
   Line("free",
        fmt::format("{:.1f} MiB of {:.1f} MiB", static_cast<double>(memory.available_bytes) / kBytesPerMib,
                    static_cast<double>(memory.total_bytes) / kBytesPerMib));
   const int64_t left = memory.available_bytes - weights;
-  const int64_t tokens = left > 0 ? left / per_token : 0;
+  const bool has_full = std::ranges::find(windows, KvWindow()) != windows.end();
+  const int64_t most = has_full ? std::max<int64_t>(left, 0) : config.max_positions;
+  const int64_t tokens = left > 0 ? MostTokens(need, left / block_bytes, most) : 0;
   Line("verdict", left <= 0 ? "does not fit: the weights alone are larger than the free memory"
                   : tokens >= config.max_positions
                       ? fmt::format("fits, with room for {} tokens of KV cache", tokens)

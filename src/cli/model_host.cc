@@ -71,6 +71,8 @@ Expected<KvSizing> SizeKv(const ModelFlags& flags, const Model& model) {
   input.max_num_seqs = flags.max_num_seqs;
   input.max_model_len = flags.max_model_len > 0 ? flags.max_model_len
                                                 : static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
+  input.windows = WindowsOf(model.kv_groups());
+  input.max_step_tokens = flags.max_num_batched_tokens;
   if (flags.max_model_len == 0) input.min_context_tokens = std::min<int32_t>(input.max_model_len, 512);
   if (flags.kv_cache_gib > 0) {
     input.num_blocks = static_cast<int64_t>(flags.kv_cache_gib * 1024 * kMib) / KvBytesPerBlock(input.shape);
@@ -181,6 +183,7 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   engine.max_num_batched_tokens = flags.max_num_batched_tokens;
   engine.max_queue = flags.max_queued_requests;
   engine.vocab_size = config.vocab_size;
+  engine.kv_windows = WindowsOf(host->model_->kv_groups());
   engine.long_prefill_tokens = flags.long_prefill_token_threshold;
   engine.prefix_caching = flags.prefix_caching;
   engine.deterministic = flags.deterministic;

@@ -19,6 +19,7 @@
 #include "cache/block_pool.h"
 #include "engine/commit.h"
 #include "engine/limits.h"
+#include "engine/prefix_caches.h"
 #include "engine/prompt_scorer.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -48,17 +49,14 @@ class EngineImpl final : public Engine {
         runner_(std::move(runner)),
         observer_(observer),
         pool_(std::move(pool)),
-        cache_(options.prefix_caching
-                   ? std::make_unique<PrefixCache>(
-                         PrefixCacheOptions{.block_size = options.block_size, .seed = std::random_device{}()},
-                         pool_)
-                   : nullptr),
+        caches_(options, pool_, std::random_device{}()),
         scheduler_({.block_size = options.block_size,
                     .max_num_seqs = options.max_num_seqs,
                     .max_num_batched_tokens = options.max_num_batched_tokens,
                     .long_prefill_tokens = options.long_prefill_tokens,
-                    .policy = options.policy},
-                   pool_, cache_.get()),
+                    .policy = options.policy,
+                    .windows = options.kv_windows},
+                   pool_, caches_.pointers()),
         logits_(std::move(logits)),
         samplers_(static_cast<size_t>(runner_->team() != nullptr ? runner_->team()->size() : 1)),
         next_seed_(std::random_device{}()) {
@@ -126,7 +124,7 @@ class EngineImpl final : public Engine {
 
   // Engine thread only.
   BlockPool pool_;
-  const std::unique_ptr<PrefixCache> cache_;  // null: off
+  PrefixCaches caches_;
   Scheduler scheduler_;
   StepBatch batch_;
   PromptScorer prompt_scorer_;
@@ -174,10 +172,9 @@ Expected<RequestId> EngineImpl::Submit(Request request) {
   seq->prompt_len = static_cast<int32_t>(request.prompt.size());
   seq->tokens = std::move(request.prompt);
   seq->request = std::move(request);
-  if (cache_ != nullptr) {
-    const CacheKey keys[] = {{"model", options_.cache_key}, {"salt", seq->request.cache_salt}};
-    seq->chain.keys = JoinCacheKeys(keys);
-  }
+  seq->tables.resize(options_.kv_windows.size());
+  const CacheKey keys[] = {{"model", options_.cache_key}, {"salt", seq->request.cache_salt}};
+  for (KvTable& table : seq->tables) table.chain.keys = JoinCacheKeys(keys);
   RequestId id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -243,9 +240,8 @@ void EngineImpl::Loop() {
 }
 
 bool EngineImpl::ResetCacheIfUnused() {
-  if (cache_ == nullptr) return true;  // nothing is cached
-  if (pool_.num_used() > 0) return false;
-  cache_->Clear();
+  if (pool_.num_used() > 0 && !caches_.empty()) return false;
+  caches_.Clear();
   return true;
 }
 
@@ -352,22 +348,24 @@ Status EngineImpl::RunAndCommit(const StepPlan& plan, StepRecord& record) {
 
 // Tokens that a sink takes back are drawn again from the same seeds and positions, as if they had never been.
 void EngineImpl::RecomputeAll() {
-  if (cache_ != nullptr) cache_->Clear();  // wrong K and V are nobody's prefix
+  caches_.Clear();  // wrong K and V are nobody's prefix
   counters_.recomputed_seqs += scheduler_.RequeueAll();
   for (const std::unique_ptr<Sequence>& seq : scheduler_.waiting()) {
     if (seq->finish || (seq->generated() > 0 && !seq->request.sink->Retract())) continue;
     counters_.retracted_tokens += seq->generated();
     seq->tokens.resize(static_cast<size_t>(seq->prompt_len));
-    PrefixCache::Truncate(seq->chain, static_cast<size_t>(seq->prompt_len / options_.block_size));
+    for (KvTable& table : seq->tables) {
+      PrefixCache::Truncate(table.chain, static_cast<size_t>(seq->prompt_len / options_.block_size));
+    }
     seq->prompt_logprobs.clear();
     seq->num_scored = 1;
   }
 }
 
 void EngineImpl::EndSharing() {
-  if (!std::exchange(shares_, false) || cache_ == nullptr) return;
+  if (!std::exchange(shares_, false) || caches_.empty()) return;
   LogWarning("the prefix cache is off until this process ends: wrong rows were found and are served on");
-  cache_->Clear();
+  caches_.Clear();
   scheduler_.StopSharing();
 }
 

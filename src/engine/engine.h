@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "attention/attention.h"
 #include "base/error.h"
@@ -34,6 +35,8 @@ struct EngineOptions {
   // Without a cap one 100k-token prompt would hold every later request back for its whole prefill.
   int32_t long_prefill_tokens = 0;
   int64_t vocab_size = 0;
+  // One per KV group of the runner's model (cache/kv_groups.h): blocks behind a window are given back.
+  std::vector<std::optional<int32_t>> kv_windows = {std::nullopt};
   bool prefix_caching = true;
   bool deterministic = false;  // what the runner was made to be; only reported
   std::string cache_key =

@@ -60,10 +60,10 @@ Expected<KvScales> CalibrateKvScales(Model& model, std::span<const int32_t> toke
   tokens = tokens.first(std::min(tokens.size(), static_cast<size_t>(kMaxCalibrationTokens)));
   KvShape shape = ModelRunner::KvShapeOf(model);
   shape.dtype = DType::kF32;
-  AttentionSpec spec = model.attention_spec();
-  spec.kv_dtype = DType::kF32;
-  spec.has_k_descale = spec.has_v_descale = false;
-  const StepBatch batch = BatchOf(tokens, shape.block_size);
+  shape.buffers.clear();  // one sequence needs no pool: a buffer for each layer
+  StepBatch batch = BatchOf(tokens, shape.block_size);
+  batch.further_groups.assign(model.kv_groups().size() - 1,
+                              {.slots = batch.slots, .block_ids = batch.block_ids});
   ATTEST_ASSIGN_OR_RETURN(const KvStorage kv, KvStorage::Allocate(shape, batch.block_ids_per_seq + 1));
   ATTEST_RETURN_IF_ERROR(model.Reserve(batch.num_tokens(), 1, team));
   AttentionLengths lengths;
@@ -73,8 +73,17 @@ Expected<KvScales> CalibrateKvScales(Model& model, std::span<const int32_t> toke
   // A kernel that was forced for int8 need not take f32.
   ATTEST_ASSIGN_OR_RETURN(const AttentionRouter router,
                           AttentionRouter::Create(model.attention_router().cpu()));
-  ATTEST_ASSIGN_OR_RETURN(const AttentionPlanPtr plan, PlanAttention(router, spec, lengths, team.size()));
-  model.Forward(batch, *plan, kv.layers(),
+  std::vector<AttentionPlanPtr> plans;
+  std::vector<const AttentionPlan*> all;
+  for (size_t group = 0; group < model.kv_groups().size(); ++group) {
+    AttentionSpec spec = model.attention_spec(static_cast<int>(group));
+    spec.kv_dtype = DType::kF32;
+    spec.has_k_descale = spec.has_v_descale = false;
+    ATTEST_ASSIGN_OR_RETURN(AttentionPlanPtr plan, PlanAttention(router, spec, lengths, team.size()));
+    all.push_back(plan.get());
+    plans.push_back(std::move(plan));
+  }
+  model.Forward(batch, all, kv.layers(),
                 View<float, 2>::Dense(static_cast<float*>(nullptr), {0, model.config().vocab_size}), team);
 
   KvScales scales;

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
+
+#include "cache/kv_groups.h"
 
 namespace attest {
 namespace {
@@ -86,6 +89,13 @@ Status CheckOptions(const EngineOptions& options) {
       return Invalid(f.name, fmt::format("{} {} is out of range [{}, {}]", f.name, f.value, f.low, f.high));
     }
   }
+  if (options.kv_windows.empty()) return Invalid("kv_windows", "kv_windows is empty: at least one KV group");
+  for (const std::optional<int32_t>& window : options.kv_windows) {
+    if (window && *window < 1) {
+      return Invalid("kv_windows",
+                     fmt::format("kv_windows holds {}; a window has at least 1 token", *window));
+    }
+  }
   return {};
 }
 
@@ -122,8 +132,14 @@ Status CheckRequest(const Request& request, const EngineOptions& options) {
     return Invalid("priority", fmt::format("priority is {}, but the scheduling policy is fcfs: it must be 0",
                                            request.priority));
   }
-  // Block 0 is reserved, and the last token that is generated is never written to the cache.
-  const int64_t capacity = (options.num_blocks - 1) * options.block_size;
+  // Block 0 is reserved, and the last token that is generated is never written to the cache. With windows a
+  // sequence may be longer than the blocks it holds at once.
+  const int64_t capacity =
+      MostTokens({.windows = options.kv_windows,
+                  .block_size = options.block_size,
+                  .max_step_tokens = options.max_num_batched_tokens},
+                 options.num_blocks - 1,
+                 std::max((options.num_blocks - 1) * options.block_size, int64_t{options.max_model_len}));
   if (prompt_len > capacity) {
     return Invalid("prompt", fmt::format("the prompt has {} tokens; the KV cache holds {} ({} blocks of {})",
                                          prompt_len, capacity, options.num_blocks - 1, options.block_size));

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+#include <utility>
+
 #include "attention/dispatch.h"
 #include "base/log.h"
 
@@ -9,12 +12,19 @@ namespace attest {
 
 KvShape ModelRunner::KvShapeOf(const Model& model) {
   const AttentionSpec& spec = model.attention_spec();
+  std::vector<int> buffers;
+  if (model.kv_groups().size() > 1) {
+    for (const KvPlace& place : PlacesOf(model.kv_groups(), static_cast<size_t>(model.config().num_layers))) {
+      buffers.push_back(place.buffer);
+    }
+  }
   return {.num_layers = model.config().num_layers,
           .kv_heads = spec.kv_heads,
           .head_dim = spec.head_dim,
           .v_head_dim = spec.v_head_dim,
           .dtype = spec.kv_dtype,
-          .block_size = spec.block_size};
+          .block_size = spec.block_size,
+          .buffers = std::move(buffers)};
 }
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStorage kv, ThreadTeam& team,
@@ -52,14 +62,27 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStora
 
 Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
   routes_.clear();
-  AttentionLengths lengths;
-  lengths.q_begin = &batch.q_begin;
-  lengths.kv_len = batch.kv_len;
-  lengths.block_tables = batch.block_tables();
-  ATTEST_ASSIGN_OR_RETURN(const AttentionPlanPtr plan,
-                          PlanAttention(router_, model_.attention_spec(), lengths, team_.size()));
+  const auto num_groups = static_cast<int>(model_.kv_groups().size());
+  if (batch.num_groups() != num_groups) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("the step has the blocks of {} KV groups, the model has {}", batch.num_groups(),
+                            num_groups),
+                "kv_groups");
+  }
+  std::vector<AttentionPlanPtr> plans;
+  std::vector<const AttentionPlan*> all;
+  for (int group = 0; group < num_groups; ++group) {
+    AttentionLengths lengths;
+    lengths.q_begin = &batch.q_begin;
+    lengths.kv_len = batch.kv_len;
+    lengths.block_tables = batch.block_tables(group);
+    ATTEST_ASSIGN_OR_RETURN(AttentionPlanPtr plan,
+                            PlanAttention(router_, model_.attention_spec(group), lengths, team_.size()));
+    all.push_back(plan.get());
+    plans.push_back(std::move(plan));
+  }
   if (sentinel_ != nullptr) sentinel_->BeginStep();
-  model_.Forward(batch, *plan, kv_.layers(), logits, team_);
+  model_.Forward(batch, all, kv_.layers(), logits, team_);
   if (model_.lost_nans() > 0) {
     return Fail(
         ErrorCode::kInternal,
@@ -67,7 +90,8 @@ Status ModelRunner::Run(const StepBatch& batch, View<float, 2> logits) {
                     model_.lost_nans(), DTypeName(model_.attention_spec().kv_dtype)),
         "kv_cache");
   }
-  routes_ = PlannedRoutes(*plan);
+  // Every group computes every token: the tokens of a phase count once, with the kernel of the first group.
+  routes_ = PlannedRoutes(*all.front());
   return {};
 }
 
@@ -94,8 +118,10 @@ StepVerdict ModelRunner::TakeVerdict() {
     sentinel_->NoteQuarantined(mismatch.kernel);
     LogError(fmt::format("attention kernel {} is quarantined until this process ends", mismatch.kernel));
   }
-  for (const AttentionPhase phase : kAttentionPhases) {
-    const AttentionProblem problem{.spec = model_.attention_spec(), .phase = phase};
+  for (size_t i = 0; i < model_.kv_groups().size() * std::size(kAttentionPhases); ++i) {
+    const AttentionPhase phase = kAttentionPhases[i % std::size(kAttentionPhases)];
+    const AttentionProblem problem{
+        .spec = model_.attention_spec(static_cast<int>(i / std::size(kAttentionPhases))), .phase = phase};
     const auto choose = [&](const AttentionRouter& router) {
       return Choose(problem, router.cpu(), router.forced_for(phase), router.excluded());
     };

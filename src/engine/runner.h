@@ -1,5 +1,5 @@
-// Run, the second verb of a step, on this machine: plans attention once and sends the batch through the
-// model.
+// Run, the second verb of a step, on this machine: plans attention once for each KV group and sends the batch
+// through the model.
 #pragma once
 
 #include <span>

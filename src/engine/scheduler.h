@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/kv_groups.h"
 #include "cache/prefix_cache.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
@@ -30,6 +31,7 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 2048;
   int32_t long_prefill_tokens = 0;  // EngineOptions::long_prefill_tokens
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  std::vector<KvWindow> windows = {std::nullopt};  // one per KV group; blocks behind a window are given back
 };
 
 // One sequence's share of a step: tokens [begin, begin + count) of its known tokens are computed.
@@ -49,10 +51,11 @@ struct StepPlan {
 
 class Scheduler {
  public:
-  // REQUIRES: positive limits; `pool` and `cache`, which may be null, outlive the scheduler.
-  Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCache* cache = nullptr);
+  // `caches`: one per KV group, or none. REQUIRES: positive limits; pool and caches outlive the scheduler.
+  Scheduler(const SchedulerOptions& options, BlockPool& pool, std::vector<PrefixCache*> caches = {});
 
-  // To its place in the queue. REQUIRES: the sequence fits the pool when it alone runs.
+  // To its place in the queue. REQUIRES: the sequence fits the pool when it alone runs; it has one table per
+  // KV group.
   Sequence* Add(std::unique_ptr<Sequence> seq);
 
   // Plans one step. Blocks for every planned token are taken here; `computed` of a sequence that runs does
@@ -90,6 +93,17 @@ class Scheduler {
   [[nodiscard]] int64_t BlocksFor(int64_t tokens) const {
     return (tokens + options_.block_size - 1) / options_.block_size;
   }
+  [[nodiscard]] int64_t PeakBlocksFor(int64_t tokens) const {
+    return PeakBlocks({.windows = options_.windows,
+                       .block_size = options_.block_size,
+                       .max_step_tokens = options_.max_num_batched_tokens},
+                      tokens);
+  }
+  [[nodiscard]] int64_t Missing(const Sequence& seq, int64_t tokens) const;
+  void TakeBlocks(Sequence& seq, int64_t tokens);
+  void GiveBackPassed(Sequence& seq);
+  void ReleaseAll(Sequence& seq);
+  [[nodiscard]] size_t FindHits(Sequence& seq, std::vector<std::vector<int32_t>>& hits);
   [[nodiscard]] int32_t ShareOf(const Sequence& seq, int32_t budget, bool others_follow) const;
   void ScheduleRunning(int32_t& budget);
   void AdmitWaiting(int32_t& budget);
@@ -105,8 +119,8 @@ class Scheduler {
   const SchedulerOptions options_;
   const int32_t share_cap_;
   BlockPool& pool_;
-  PrefixCache* const cache_;
-  bool shares_ = true;                              // uses the cache
+  const std::vector<PrefixCache*> caches_;
+  bool shares_ = true;                              // uses the caches
   std::vector<std::unique_ptr<Sequence>> running_;  // both in the order of the policy
   std::deque<std::unique_ptr<Sequence>> waiting_;
   bool any_finished_ = false;

@@ -14,14 +14,20 @@ namespace attest {
 
 enum class SequenceState { kWaiting, kRunning, kFinished };
 
+// The blocks of one KV group (cache/kv_groups.h).
+struct KvTable {
+  std::vector<int32_t> blocks;  // token t is in blocks[t / block_size]; null where the window has passed
+  size_t num_passed = 0;        // the first of `blocks`, which are null
+  PrefixChain chain;
+};
+
 struct Sequence {
   RequestId id = 0;
   Request request;
   std::vector<int32_t> tokens;  // known: the prompt, then what was sampled. The KV catches up with it.
   int32_t prompt_len = 0;
-  int32_t computed = 0;  // tokens whose K and V are in `blocks`; known - computed is what is left to do
-  std::vector<int32_t> blocks;  // token t is in blocks[t / block_size]
-  PrefixChain chain;
+  int32_t computed = 0;  // tokens whose K and V are in the blocks; known - computed is what is left to do
+  std::vector<KvTable> tables = std::vector<KvTable>(1);  // one per KV group
   std::optional<int32_t> cached;  // tokens found in the prefix cache when it was first admitted
   int64_t seed = 0;
   SequenceState state = SequenceState::kWaiting;

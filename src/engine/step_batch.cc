@@ -7,11 +7,34 @@
 
 namespace attest {
 
+namespace {
+
+// The block table of every sequence in one KV group, and the slots of its new tokens.
+void PlaceGroup(const StepPlan& plan, size_t group, int block_size, const StepBatch& batch,
+                std::vector<int32_t>& block_ids, std::vector<int64_t>& slots) {
+  slots.clear();
+  block_ids.resize(plan.seqs.size() * static_cast<size_t>(batch.block_ids_per_seq));
+  auto row = block_ids.begin();
+  for (size_t s = 0; s < plan.seqs.size(); ++s, row += batch.block_ids_per_seq) {
+    const ScheduledSeq& share = plan.seqs[s];
+    const std::vector<int32_t>& blocks = share.seq->tables[group].blocks;
+    const int32_t used = (batch.kv_len[s] + block_size - 1) / block_size;
+    ATTEST_CHECK_GE(blocks.size(), static_cast<size_t>(used));
+    std::fill(std::copy_n(blocks.begin(), used, row), row + batch.block_ids_per_seq, -1);
+    for (int32_t position = share.begin; position < batch.kv_len[s]; ++position) {
+      const int32_t block = row[position / block_size];
+      ATTEST_CHECK_GT(block, kNullBlock);  // a passed block is never written
+      slots.push_back(int64_t{block} * block_size + position % block_size);
+    }
+  }
+}
+
+}  // namespace
+
 void BuildStepBatch(const StepPlan& plan, int block_size, StepBatch& batch) {
   const size_t num_seqs = plan.seqs.size();
   batch.tokens.clear();
   batch.positions.clear();
-  batch.slots.clear();
   batch.kv_len.clear();
   batch.logit_rows.clear();
   std::vector<int32_t> q_lens;
@@ -29,23 +52,21 @@ void BuildStepBatch(const StepPlan& plan, int block_size, StepBatch& batch) {
   batch.q_begin = std::move(*q_begin);
 
   batch.block_ids_per_seq = widest;
-  batch.block_ids.resize(num_seqs * static_cast<size_t>(widest));
-  auto row = batch.block_ids.begin();
   for (size_t s = 0; s < num_seqs; ++s) {
     const ScheduledSeq& share = plan.seqs[s];
-    const Sequence& seq = *share.seq;
-    const int32_t used = (batch.kv_len[s] + block_size - 1) / block_size;
-    ATTEST_CHECK_GE(seq.blocks.size(), static_cast<size_t>(used));
-    std::fill(std::copy_n(seq.blocks.begin(), used, row), row + widest, -1);
-
-    batch.tokens.insert(batch.tokens.end(), seq.tokens.begin() + share.begin,
-                        seq.tokens.begin() + share.begin + share.count);
+    const auto first = share.seq->tokens.begin() + share.begin;
+    batch.tokens.insert(batch.tokens.end(), first, first + share.count);
     for (int32_t position = share.begin; position < batch.kv_len[s]; ++position) {
       batch.positions.push_back(position);
-      batch.slots.push_back(int64_t{row[position / block_size]} * block_size + position % block_size);
     }
     if (share.samples) batch.logit_rows.push_back(batch.q_begin.end(static_cast<int>(s)) - 1);
-    row += widest;
+  }
+  const size_t num_groups = num_seqs == 0 ? 1 : plan.seqs.front().seq->tables.size();
+  batch.further_groups.resize(num_groups - 1);
+  PlaceGroup(plan, 0, block_size, batch, batch.block_ids, batch.slots);
+  for (size_t g = 1; g < num_groups; ++g) {
+    StepBlocks& group = batch.further_groups[g - 1];
+    PlaceGroup(plan, g, block_size, batch, group.block_ids, group.slots);
   }
 }
 

@@ -26,7 +26,7 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;  // "llama"
+  std::string architecture;  // "llama": mistral and ministral are it with windows
   std::string name;          // for people
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -41,6 +41,8 @@ struct ModelConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
   RopeConfig rope;
+  // [num_layers] tokens that a row of the layer sees, its own included; none: all. Empty: none in any layer.
+  std::vector<std::optional<int32_t>> layer_windows;
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;  // from config.json, generation_config.json or GGUF
 };

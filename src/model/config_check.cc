@@ -42,6 +42,15 @@ Status CheckConfig(const ModelConfig& config) {
                 fmt::format("rms_norm_eps is {}, expected a number between 0 and 1", config.rms_norm_eps),
                 "rms_norm_eps");
   }
+  if (!config.layer_windows.empty() && std::ssize(config.layer_windows) != config.num_layers) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("layer_types has {} entries, num_hidden_layers is {}",
+                            config.layer_windows.size(), config.num_layers),
+                "layer_types");
+  }
+  for (const std::optional<int32_t>& window : config.layer_windows) {
+    if (window) ATTEST_RETURN_IF_ERROR(InRange("sliding_window", *window, 1, (int64_t{1} << 31) - 1));
+  }
   const RopeConfig& rope = config.rope;
   if (!(rope.theta > 1) || !std::isfinite(rope.theta)) {
     return Fail(ErrorCode::kCorruptFile,
@@ -68,8 +77,8 @@ Status CheckConfig(const ModelConfig& config) {
 Error UnsupportedArchitecture(std::string_view field, std::string_view value) {
   return Error{.code = ErrorCode::kUnsupported,
                .message = fmt::format("{} is \"{}\"; supported: llama (LlamaForCausalLM; SmolLM2 and Llama 2 "
-                                      "and 3 are of this kind) and mistral (MistralForCausalLM) without a "
-                                      "sliding window",
+                                      "and 3 are of this kind), mistral (MistralForCausalLM) and ministral "
+                                      "(MinistralForCausalLM)",
                                       field, value),
                .field = std::string(field)};
 }

@@ -229,31 +229,70 @@ Status ReadRope(ObjectReader& root, ModelConfig& config) {
   return {};
 }
 
+// Of mistral every layer has the window, of ministral those that layer_types says; llama knows none, and
+// transformers would ignore the key there, so a file that has it means something else.
+Status ReadWindows(ObjectReader& root, const std::string& model_type, ModelConfig& config) {
+  const bool has_windows = model_type != "llama";
+  ATTEST_ASSIGN_OR_RETURN(const auto window, root.Int("sliding_window"));
+  if (has_windows && !root.Contains("sliding_window")) {
+    // transformers reads a missing key of these model types as 4096.
+    return Missing("sliding_window", " (this model_type needs it; null means no window)");
+  }
+  if (window && !has_windows) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("sliding_window is {}; a model of type llama has no windows, only null is supported",
+                    *window),
+        "sliding_window");
+  }
+  if (window && (*window < 1 || *window > INT32_MAX)) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("sliding_window is {}, expected 1 to {}", *window, INT32_MAX), "sliding_window");
+  }
+  const auto own = window ? std::optional(static_cast<int32_t>(*window)) : std::nullopt;
+  const Json* types = root.Find("layer_types");
+  if (types == nullptr) {
+    if (own) config.layer_windows.assign(static_cast<size_t>(config.num_layers), own);
+    return {};
+  }
+  if (!types->is_array()) return root.WrongType("layer_types", *types, "an array");
+  bool any_window = false;
+  for (const Json& type : *types) {
+    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
+    const bool slides = name == "sliding_attention";
+    if (!slides && name != "full_attention") {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("layer_types holds {}; supported: \"full_attention\" and, with a window, "
+                              "\"sliding_attention\"",
+                              type.dump()),
+                  "layer_types");
+    }
+    if (slides && !own) {
+      return Fail(ErrorCode::kUnsupported,
+                  "layer_types holds \"sliding_attention\", but the model has no sliding_window",
+                  "layer_types");
+    }
+    // The mistral of transformers gives every layer the window, whatever the key says.
+    if (!slides && own && model_type == "mistral") {
+      return Fail(
+          ErrorCode::kUnsupported,
+          "layer_types holds \"full_attention\" in a model of type mistral, whose layers all have the "
+          "window",
+          "layer_types");
+    }
+    config.layer_windows.push_back(slides ? own : std::nullopt);
+    any_window |= slides;
+  }
+  if (!any_window) config.layer_windows.clear();
+  return {};
+}
+
 // Keys that other models use to change the layers; each is fine when it says "off".
-Status RefuseUnsupportedFeatures(ObjectReader& root, const std::string& model_type) {
-  if (const Json* window = root.Find("sliding_window"); window != nullptr) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("sliding_window is {}; this decoder has no windows, only null is supported",
-                            window->dump()),
-                "sliding_window");
-  }
-  if (model_type == "mistral" && !root.Contains("sliding_window")) {
-    // transformers reads a missing key of this model type as 4096.
-    return Missing("sliding_window", " (model_type mistral needs it; null means no window)");
-  }
+Status RefuseUnsupportedFeatures(ObjectReader& root) {
   for (const char* key : {"use_sliding_window", "rope_interleaved", "use_qk_norm"}) {
     ATTEST_ASSIGN_OR_RETURN(const auto value, root.Bool(key));
     if (value && *value) {
       return Fail(ErrorCode::kUnsupported, fmt::format("{} is true; only false is supported", key), key);
-    }
-  }
-  if (const Json* types = root.Find("layer_types"); types != nullptr) {
-    if (!types->is_array()) return root.WrongType("layer_types", *types, "an array");
-    for (const Json& type : *types) {
-      if (type.is_string() && type.get<std::string>() == "full_attention") continue;
-      return Fail(ErrorCode::kUnsupported,
-                  fmt::format("layer_types holds {}; only \"full_attention\" is supported", type.dump()),
-                  "layer_types");
     }
   }
   ATTEST_ASSIGN_OR_RETURN(const auto partial, root.Number("partial_rotary_factor"));
@@ -298,7 +337,8 @@ Status ReadTokenIds(ObjectReader& object, const char* key, std::vector<int32_t>&
 Expected<std::string> ReadArchitecture(ObjectReader& root) {
   ATTEST_ASSIGN_OR_RETURN(const auto model_type, root.String("model_type"));
   if (!model_type) return Missing("model_type");
-  if (*model_type != "llama" && *model_type != "mistral") {
+  const bool is_llama = *model_type == "llama", is_mistral = *model_type == "mistral";
+  if (!is_llama && !is_mistral && *model_type != "ministral") {
     return std::unexpected(UnsupportedArchitecture("model_type", *model_type));
   }
   if (const Json* architectures = root.Find("architectures"); architectures != nullptr) {
@@ -306,7 +346,9 @@ Expected<std::string> ReadArchitecture(ObjectReader& root) {
       return root.WrongType("architectures", *architectures, "a list of class names");
     }
     const auto name = architectures->front().get<std::string>();
-    if (name != (*model_type == "llama" ? "LlamaForCausalLM" : "MistralForCausalLM")) {
+    if (name != (is_llama     ? "LlamaForCausalLM"
+                 : is_mistral ? "MistralForCausalLM"
+                              : "MinistralForCausalLM")) {
       return std::unexpected(UnsupportedArchitecture("architectures", name));
     }
   }
@@ -316,7 +358,7 @@ Expected<std::string> ReadArchitecture(ObjectReader& root) {
 Expected<ModelConfig> Read(const Json& json, const JsonConfigInput& input) {
   ObjectReader root(json);
   ATTEST_ASSIGN_OR_RETURN(const std::string model_type, ReadArchitecture(root));
-  ATTEST_RETURN_IF_ERROR(RefuseUnsupportedFeatures(root, model_type));
+  ATTEST_RETURN_IF_ERROR(RefuseUnsupportedFeatures(root));
 
   ModelConfig config;
   config.architecture = "llama";
@@ -353,6 +395,7 @@ Expected<ModelConfig> Read(const Json& json, const JsonConfigInput& input) {
         "head_dim");
   }
   config.head_dim = static_cast<int>(head_dim.value_or(config.hidden_size / q_heads));
+  ATTEST_RETURN_IF_ERROR(ReadWindows(root, model_type, config));
 
   ATTEST_ASSIGN_OR_RETURN(const auto activation, root.String("hidden_act"));
   if (!activation) return Missing("hidden_act");

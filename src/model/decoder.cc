@@ -123,8 +123,8 @@ void Decoder::Embed(const StepBatch& batch, ThreadTeam& team) {
   Mark(ForwardStage::kEmbed);
 }
 
-void Decoder::RunLayer(int index, const StepBatch& batch, const AttentionPlan& plan, const PagedKv& kv,
-                       ThreadTeam& team) {
+void Decoder::RunLayer(int index, const StepBatch& batch, const AttentionPlan& plan,
+                       std::span<const int64_t> slots, const PagedKv& kv, ThreadTeam& team) {
   const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
   const int64_t tokens = batch.num_tokens();
   const int64_t head_dim = config_.head_dim;
@@ -148,7 +148,7 @@ void Decoder::RunLayer(int index, const StepBatch& batch, const AttentionPlan& p
   ApplyRope(Heads(qkv, 0, config_.q_heads + config_.kv_heads, head_dim),
             View<const float, 2>::Dense(run_.rope, {tokens, config_.rope.rotary_dim}), team);
   Mark(ForwardStage::kRope);
-  lost_nans_ += AppendKv(k, v, batch.slots, kv, team);
+  lost_nans_ += AppendKv(k, v, slots, kv, team);
   Mark(ForwardStage::kKvWrite);
   const View<float, 2> attention = Rows(run_.attention, tokens, q_width);
   const AttendArgs attend{.q = q, .out = Heads(attention, 0, config_.q_heads, head_dim), .kv = &kv};
@@ -193,13 +193,17 @@ void Decoder::WriteLogits(std::span<const int32_t> token_rows, View<float, 2> lo
   Mark(ForwardStage::kHead);
 }
 
-void Decoder::Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
-                      View<float, 2> logits, ThreadTeam& team) {
+void Decoder::Forward(const StepBatch& batch, std::span<const AttentionPlan* const> plans,
+                      const std::vector<PagedKv>& kv, View<float, 2> logits, ThreadTeam& team) {
   const int64_t tokens = batch.num_tokens();
   const auto rows = static_cast<int64_t>(batch.logit_rows.size());
   ATTEST_CHECK_EQ(static_cast<int64_t>(batch.tokens.size()), tokens);
   ATTEST_CHECK_EQ(static_cast<int64_t>(batch.positions.size()), tokens);
-  ATTEST_CHECK_EQ(static_cast<int64_t>(batch.slots.size()), tokens);
+  ATTEST_CHECK_EQ(plans.size(), groups_.size());
+  ATTEST_CHECK_EQ(batch.num_groups(), std::ssize(groups_));
+  for (int group = 0; group < batch.num_groups(); ++group) {
+    ATTEST_CHECK_EQ(std::ssize(batch.slots_of(group)), tokens);
+  }
   ATTEST_CHECK_EQ(static_cast<int>(kv.size()), config_.num_layers);
   ATTEST_CHECK_EQ(logits.shape[0], rows);
   ATTEST_CHECK_EQ(logits.shape[1], config_.vocab_size);
@@ -228,7 +232,9 @@ void Decoder::Forward(const StepBatch& batch, const AttentionPlan& plan, const s
   ComputeRopeAngles(batch.positions, table, Rows(run_.rope, tokens, config_.rope.rotary_dim), team);
   Mark(ForwardStage::kRope);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    RunLayer(layer, batch, plan, kv[static_cast<size_t>(layer)], team);
+    const int group = places_[static_cast<size_t>(layer)].group;
+    RunLayer(layer, batch, *plans[static_cast<size_t>(group)], batch.slots_of(group),
+             kv[static_cast<size_t>(layer)], team);
   }
   WriteLogits(batch.logit_rows, logits, team);
 }

@@ -14,19 +14,31 @@ namespace attest {
 
 class Decoder final : public Model {
  public:
-  Decoder(ModelConfig config, DecoderWeights weights, const AttentionSpec& spec, AttentionRouter router)
-      : config_(std::move(config)), weights_(std::move(weights)), spec_(spec), router_(std::move(router)) {}
+  // `specs`: one per group.
+  Decoder(ModelConfig config, DecoderWeights weights, std::vector<KvGroup> groups,
+          std::vector<AttentionSpec> specs, AttentionRouter router)
+      : config_(std::move(config)),
+        weights_(std::move(weights)),
+        groups_(std::move(groups)),
+        places_(PlacesOf(groups_, static_cast<size_t>(config_.num_layers))),
+        specs_(std::move(specs)),
+        router_(std::move(router)) {}
 
   [[nodiscard]] const ModelConfig& config() const override { return config_; }
-  [[nodiscard]] const AttentionSpec& attention_spec() const override { return spec_; }
+  [[nodiscard]] const std::vector<KvGroup>& kv_groups() const override { return groups_; }
+  [[nodiscard]] const AttentionSpec& attention_spec(int group) const override {
+    return specs_[static_cast<size_t>(group)];
+  }
   [[nodiscard]] const AttentionRouter& attention_router() const override { return router_; }
   [[nodiscard]] int64_t weight_bytes() const override { return weights_.size_bytes; }
   void set_stage_times(StageTimes* times) override { stage_times_ = times; }
   void set_sentinel(Sentinel* sentinel) override { sentinel_ = sentinel; }
 
   [[nodiscard]] Status Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& team) override;
-  void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
-               View<float, 2> logits, ThreadTeam& team) override;
+  using Model::attention_spec;
+  using Model::Forward;
+  void Forward(const StepBatch& batch, std::span<const AttentionPlan* const> plans,
+               const std::vector<PagedKv>& kv, View<float, 2> logits, ThreadTeam& team) override;
   void Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) override;
   [[nodiscard]] int64_t lost_nans() const override { return lost_nans_; }
 
@@ -49,14 +61,16 @@ class Decoder final : public Model {
   };
 
   void Embed(const StepBatch& batch, ThreadTeam& team);
-  void RunLayer(int index, const StepBatch& batch, const AttentionPlan& plan, const PagedKv& kv,
-                ThreadTeam& team);
+  void RunLayer(int index, const StepBatch& batch, const AttentionPlan& plan, std::span<const int64_t> slots,
+                const PagedKv& kv, ThreadTeam& team);
   void WriteLogits(std::span<const int32_t> token_rows, View<float, 2> logits, ThreadTeam& team);
   void Mark(ForwardStage stage);  // adds the time since the last mark to `stage`
 
   const ModelConfig config_;
   const DecoderWeights weights_;
-  const AttentionSpec spec_;
+  const std::vector<KvGroup> groups_;
+  const std::vector<KvPlace> places_;       // of each layer
+  const std::vector<AttentionSpec> specs_;  // of each group
   const AttentionRouter router_;
   RunState run_;
   StageTimes* stage_times_ = nullptr;

@@ -51,7 +51,13 @@ Expected<ModelConfig> ReadModelConfig(const Checkpoint& checkpoint) {
                                                         : ReadJsonConfig(checkpoint);
 }
 
-AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& options) {
+std::vector<KvGroup> KvGroupsOf(const ModelConfig& config) {
+  if (!config.layer_windows.empty()) return MakeKvGroups(config.layer_windows);
+  return MakeKvGroups(std::vector<KvWindow>(static_cast<size_t>(config.num_layers)));
+}
+
+AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& options,
+                              const KvWindow& window) {
   AttentionSpec spec;
   spec.q_heads = config.q_heads;
   spec.kv_heads = config.kv_heads;
@@ -62,6 +68,7 @@ AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& opt
   spec.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   spec.precise = options.compute == ComputeMode::kPrecise;
   spec.rowwise = options.deterministic;
+  if (window) spec.window_left = *window - 1;  // the window counts the row itself
   spec.has_k_descale = spec.has_v_descale = options.kv_dtype == DType::kI8;
   return spec;
 }
@@ -72,8 +79,12 @@ Expected<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const
   // Routes before weights: a spec that no kernel takes is known without reading a byte of them.
   ATTEST_ASSIGN_OR_RETURN(AttentionRouter router,
                           AttentionRouter::Create(options.cpu, options.forced_attention));
-  const AttentionSpec spec = AttentionSpecOf(config, options);
-  ATTEST_RETURN_IF_ERROR(router.CheckSpec(spec));
+  std::vector<KvGroup> groups = KvGroupsOf(config);
+  std::vector<AttentionSpec> specs;
+  for (const KvGroup& group : groups) {
+    specs.push_back(AttentionSpecOf(config, options, group.window));
+    ATTEST_RETURN_IF_ERROR(router.CheckSpec(specs.back()));
+  }
   LoadWeightsOptions load;
   load.pack.cpu = options.cpu;
   load.pack.compute = options.compute;
@@ -81,7 +92,8 @@ Expected<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const
   load.plain_dtype = options.weight_dtype;
   load.progress = options.progress;
   ATTEST_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(checkpoint, load, config, team));
-  return std::make_unique<Decoder>(std::move(config), std::move(weights), spec, std::move(router));
+  return std::make_unique<Decoder>(std::move(config), std::move(weights), std::move(groups), std::move(specs),
+                                   std::move(router));
 }
 
 }  // namespace attest

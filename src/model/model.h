@@ -14,6 +14,7 @@
 #include "attention/attention.h"
 #include "base/error.h"
 #include "base/thread_team.h"
+#include "cache/kv_groups.h"
 #include "kernels/matmul.h"
 #include "model/config.h"
 #include "model/step_batch.h"
@@ -41,8 +42,11 @@ struct ModelOptions {
 
 // What the model is, without loading it. Errors name the key or tensor; see config_json.h and config_gguf.h.
 [[nodiscard]] Expected<ModelConfig> ReadModelConfig(const Checkpoint& checkpoint);
-// The attention its layers ask for (all layers ask for the same).
-[[nodiscard]] AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& options);
+// Its layers by how long their keys live (cache/kv_groups.h).
+[[nodiscard]] std::vector<KvGroup> KvGroupsOf(const ModelConfig& config);
+// The attention that layers with this window ask for.
+[[nodiscard]] AttentionSpec AttentionSpecOf(const ModelConfig& config, const ModelOptions& options,
+                                            const KvWindow& window = std::nullopt);
 
 // Where the time of Forward goes. Sums over layers and steps; the owner reads and clears it between steps.
 enum class ForwardStage {
@@ -75,7 +79,10 @@ class Model {
 
   virtual ~Model() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  [[nodiscard]] virtual const AttentionSpec& attention_spec() const = 0;
+  [[nodiscard]] virtual const std::vector<KvGroup>& kv_groups() const = 0;
+  // Of the layers of one KV group.
+  [[nodiscard]] virtual const AttentionSpec& attention_spec(int group) const = 0;
+  [[nodiscard]] const AttentionSpec& attention_spec() const { return attention_spec(0); }
   [[nodiscard]] virtual const AttentionRouter& attention_router() const = 0;
   [[nodiscard]] virtual int64_t weight_bytes() const = 0;
 
@@ -91,11 +98,17 @@ class Model {
   // process where that fails.
   [[nodiscard]] virtual Status Reserve(int64_t num_tokens, int64_t num_logit_rows, ThreadTeam& team) = 0;
 
-  // Embeds batch.tokens, runs every layer (append K/V, then attend through `plan`), and writes the logits of
-  // batch.logit_rows into logits [logit_rows, vocab_size]. `kv` has one PagedKv per layer.
-  // REQUIRES: token ids in range; slots and tables valid for kv.
-  virtual void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
-                       View<float, 2> logits, ThreadTeam& team) = 0;
+  // Embeds batch.tokens, runs every layer (append K/V, then attend through the plan of its KV group), and
+  // writes the logits of batch.logit_rows into logits [logit_rows, vocab_size]. `plans` has one per KV group,
+  // `kv` one PagedKv per layer. REQUIRES: token ids in range; slots and tables valid for kv.
+  virtual void Forward(const StepBatch& batch, std::span<const AttentionPlan* const> plans,
+                       const std::vector<PagedKv>& kv, View<float, 2> logits, ThreadTeam& team) = 0;
+  // The same of a model with one KV group.
+  void Forward(const StepBatch& batch, const AttentionPlan& plan, const std::vector<PagedKv>& kv,
+               View<float, 2> logits, ThreadTeam& team) {
+    const AttentionPlan* const only = &plan;
+    Forward(batch, std::span(&only, 1), kv, logits, team);
+  }
   // Logits of further token rows of the last Forward, any rows in any order, into logits [rows, vocab_size].
   // REQUIRES: the rows are rows of that step.
   virtual void Logits(std::span<const int32_t> rows, View<float, 2> logits, ThreadTeam& team) = 0;

@@ -105,7 +105,7 @@ TEST(BlockPool, NeverHandsOutABlockTwiceAndLosesNone) {
     BlockPool pool = MakePool(n);
     std::vector<std::vector<int32_t>> tables;
     std::set<int32_t> kept;
-    pool.OnEvict([&kept](int32_t block) { ASSERT_EQ(kept.erase(block), 1u) << block; });
+    pool.OnEvict(&kept, [&kept](int32_t block) { ASSERT_EQ(kept.erase(block), 1u) << block; });
     for (int step = 0; step < 400; ++step) {
       const uint32_t action = random() % 6;
       if (action == 0 || tables.empty()) {

@@ -167,6 +167,34 @@ TEST(KvSizing, ChecksABlockCountTheUserChose) {
   EXPECT_EQ(SizeKvCache(input).error().code, ErrorCode::kResourceExhausted);
 }
 
+// 30 layers in five full and 25 sliding: six groups of five, in five buffers.
+TEST(KvSizing, CountsAWindowOnceAndAFullGroupForItsLength) {
+  KvSizingInput input = SmolInput();
+  std::vector<KvWindow> layers(30, 1000);
+  for (size_t layer = 0; layer < 30; layer += 6) layers[layer] = std::nullopt;
+  const auto groups = MakeKvGroups(layers);
+  ASSERT_EQ(groups.size(), 6u);
+  const int64_t whole = KvBytesPerBlock(input.shape);
+  for (const KvPlace& place : PlacesOf(groups, 30)) input.shape.buffers.push_back(place.buffer);
+  EXPECT_EQ(KvBytesPerBlock(input.shape), whole / 6);
+  input.windows = WindowsOf(groups);
+  input.max_step_tokens = 512;
+  // 8,192 tokens: 512 blocks of the full group; of each other those of 999 + 512 tokens, and one for the
+  // edge.
+  const int64_t one = 512 + 5 * (95 + 1);
+  input.num_blocks = one + 1;
+  const auto exact = SizeKvCache(input);
+  ASSERT_TRUE(exact) << exact.error().message;
+  EXPECT_EQ(exact->longest_context_tokens, 8192);
+  EXPECT_DOUBLE_EQ(exact->full_length_seqs, 1.0);
+  input.num_blocks = one;
+  EXPECT_EQ(SizeKvCache(input).error().field, "num_blocks");
+  input.min_context_tokens = 8000;
+  const auto shorter = SizeKvCache(input);
+  ASSERT_TRUE(shorter) << shorter.error().message;
+  EXPECT_EQ(shorter->longest_context_tokens, 8192 - 16);
+}
+
 TEST(KvSizing, NamesAFieldOutOfRange) {
   const auto field_of = [](auto change) {
     KvSizingInput input = SmolInput();
@@ -174,6 +202,7 @@ TEST(KvSizing, NamesAFieldOutOfRange) {
     const auto sizing = SizeKvCache(input);
     return sizing ? std::string("none") : sizing.error().field;
   };
+  EXPECT_EQ(field_of([](KvSizingInput& i) { i.windows.clear(); }), "windows");
   EXPECT_EQ(field_of([](KvSizingInput& i) { i.fraction = 0; }), "fraction");
   EXPECT_EQ(field_of([](KvSizingInput& i) { i.fraction = 1.01; }), "fraction");
   EXPECT_EQ(field_of([](KvSizingInput& i) { i.fraction = std::numeric_limits<double>::quiet_NaN(); }),

@@ -45,6 +45,26 @@ TEST(Limits, AcceptsARequestWithinThem) {
             "");
 }
 
+// 10 blocks of 4, steps of 8 tokens: a full layer bounds a request to 40 tokens, one that sees 9 does not.
+TEST(Limits, AWindowInEveryLayerTakesTheBoundOfThePoolAway) {
+  EngineOptions options = LimitOptions();
+  options.block_size = 4;
+  options.num_blocks = 11;
+  options.max_num_batched_tokens = 8;
+  const auto prompt_of_60 = [](Request& r) { r.prompt.assign(60, 1), r.sampling.max_tokens = 1; };
+  EXPECT_EQ(Refusal(prompt_of_60, options),
+            "prompt: the prompt has 60 tokens; the KV cache holds 40 (10 blocks of 4)");
+  options.kv_windows = {9};
+  EXPECT_EQ(Refusal(prompt_of_60, options), "");
+  options.kv_windows = {std::nullopt, 9};  // the second group takes five of the ten
+  EXPECT_EQ(Refusal(prompt_of_60, options),
+            "prompt: the prompt has 60 tokens; the KV cache holds 20 (10 blocks of 4)");
+  options.kv_windows = {0};
+  EXPECT_EQ(CheckOptions(options).error().message, "kv_windows holds 0; a window has at least 1 token");
+  options.kv_windows = {};
+  EXPECT_EQ(CheckOptions(options).error().field, "kv_windows");
+}
+
 TEST(Limits, NameTheFieldTheValueAndTheLimit) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();

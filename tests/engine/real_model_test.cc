@@ -78,6 +78,7 @@ std::vector<Text> Serve(Setup& setup, const std::vector<RequestSpec>& specs, con
                            .max_num_seqs = serving.max_num_seqs,
                            .max_num_batched_tokens = serving.budget,
                            .vocab_size = setup.model->config().vocab_size,
+                           .kv_windows = WindowsOf(setup.model->kv_groups()),
                            .prefix_caching = serving.prefix_caching},
                           **runner);
   std::vector<Text> texts(specs.size());
@@ -237,6 +238,33 @@ TEST(RealModel, TinyCheckpointsGiveTheSameTextsHoweverServed) {
                                      {.name = "blocks of 32", .block_size = 32},
                                      {.name = "blocks of 64", .block_size = 64, .budget = 33},
                                      {.name = "blocks of 128", .block_size = 128}});
+  }
+}
+
+// The same with windows of 21 and 18 tokens, in one and in three KV groups: most of the prompt is behind the
+// window of the last rows, and its blocks are given back while the request runs.
+TEST(RealModel, TinyCheckpointsWithWindowsGiveTheSameTextsHoweverServed) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const int32_t length : {1, 5, 17, 33, 70}) {
+    prompts.emplace_back();
+    for (int32_t i = 0; i < length; ++i) prompts.back().push_back((i * 37 + (i < 16 ? 0 : length * 11)) % 60);
+  }
+  for (const auto& [name, groups] :
+       {std::pair("tiny_mistral_window", 1), std::pair("tiny_ministral_hybrid", 3)}) {
+    std::printf("%s\n", name);
+    ExpectTheSameTextsHoweverServed(
+        std::filesystem::path(ATTEST_SOURCE_DIR) / "tests/data/model" / name, Greedy(prompts, 30),
+        {{.name = "together"},
+         {.name = "together, budget 7", .budget = 7},
+         {.name = "preempted", .num_blocks = 4 + 7 * groups, .budget = 16, .must_preempt = true},
+         {.name = "prefix cache", .prefix_caching = true},
+         {.name = "prefix cache, preempted, blocks of 8",
+          .block_size = 8,
+          .num_blocks = 4 + 13 * groups,
+          .budget = 7,
+          .must_preempt = true,
+          .prefix_caching = true},
+         {.name = "blocks of 64", .block_size = 64, .budget = 33}});
   }
 }
 

@@ -22,26 +22,7 @@ EngineOptions FewBlocks(int block_size, int64_t num_blocks, int32_t budget, bool
           .prefix_caching = prefix_caching};
 }
 
-ToyOptions SizesOf(const EngineOptions& options) {
-  return {
-      .num_blocks = options.num_blocks, .block_size = options.block_size, .vocab_size = options.vocab_size};
-}
-
-Outcome RunAlone(const RequestSpec& spec) {
-  const EngineOptions options{.block_size = 16,
-                              .num_blocks = 100,
-                              .max_model_len = 1000,
-                              .max_num_seqs = 1,
-                              .max_num_batched_tokens = 4096,
-                              .vocab_size = kToyVocab,
-                              .prefix_caching = false};
-  ToyRunner runner(SizesOf(options));
-  SequentialEngine engine(options, runner);
-  Outcome outcome;
-  engine.Add(spec, &outcome);
-  engine.Finish(2000);
-  return outcome;
-}
+using Ids = std::vector<int32_t>;
 
 // "A6 B2": who got how many tokens.
 std::string Shares(const StepPlan& plan, const std::vector<Sequence*>& seqs) {
@@ -56,8 +37,6 @@ std::string Shares(const StepPlan& plan, const std::vector<Sequence*>& seqs) {
   }
   return text;
 }
-
-using Ids = std::vector<int32_t>;
 
 // Budget 8, block 4, seven blocks of which 0 is reserved. A: 6 tokens in, 3 out. B: 9 in, 12 out. C: A's
 // prompt, 6 out, arrives after step 3. Worked out by hand; there is no prefix cache in it.
@@ -75,14 +54,14 @@ TEST(Scheduler, FollowsTheWorkedTrace) {
   const auto free = [&] { return engine.pool().FreeList(); };
 
   EXPECT_EQ(step(), "A6 B2");  // the budget cuts B; all 9 of its tokens would fit
-  EXPECT_EQ(a.blocks, (Ids{1, 2}));
-  EXPECT_EQ(b.blocks, (Ids{3}));
+  EXPECT_EQ(a.tables[0].blocks, (Ids{1, 2}));
+  EXPECT_EQ(b.tables[0].blocks, (Ids{3}));
   EXPECT_EQ(free(), (Ids{4, 5, 6}));
   EXPECT_EQ(a.known(), 7);
   EXPECT_EQ(b.known(), 9);  // nothing sampled from half a prompt
 
   EXPECT_EQ(step(), "A1 B7");  // the budget exactly used
-  EXPECT_EQ(b.blocks, (Ids{3, 4, 5}));
+  EXPECT_EQ(b.tables[0].blocks, (Ids{3, 4, 5}));
   EXPECT_EQ(free(), (Ids{6}));
   EXPECT_EQ(a.known(), 8);
   EXPECT_EQ(b.known(), 10);
@@ -96,7 +75,7 @@ TEST(Scheduler, FollowsTheWorkedTrace) {
   seqs.push_back(engine.Add(c_spec, &c_out));
   Sequence& c = *seqs[2];
   EXPECT_EQ(step(), "B1 C6");
-  EXPECT_EQ(c.blocks, (Ids{1, 2}));
+  EXPECT_EQ(c.tables[0].blocks, (Ids{1, 2}));
   EXPECT_EQ(free(), (Ids{6}));
   EXPECT_EQ(c.known(), 7);
   EXPECT_EQ(b.known(), 12);
@@ -106,7 +85,7 @@ TEST(Scheduler, FollowsTheWorkedTrace) {
   EXPECT_EQ(c.known(), 8);
 
   EXPECT_EQ(step(), "B1 C1");  // 13 tokens need a fourth block, the neighbour of 5
-  EXPECT_EQ(b.blocks, (Ids{3, 4, 5, 6}));
+  EXPECT_EQ(b.tables[0].blocks, (Ids{3, 4, 5, 6}));
   EXPECT_TRUE(free().empty());
   EXPECT_EQ(c.known(), 9);
 
@@ -119,7 +98,7 @@ TEST(Scheduler, FollowsTheWorkedTrace) {
 
   // C knows 9 tokens = 3 blocks and only 2 are free: refused, and B goes on alone to its twelfth token.
   for (int i = 8; i <= 12; ++i) EXPECT_EQ(step(), "B1");
-  EXPECT_EQ(b.blocks, (Ids{3, 4, 5, 6, 1}));  // the fifth, at 17 tokens
+  EXPECT_EQ(b.tables[0].blocks, (Ids{3, 4, 5, 6, 1}));  // the fifth, at 17 tokens
   EXPECT_EQ(step(), "B1");
   EXPECT_EQ(b_out.tokens.size(), 12u);
   EXPECT_EQ(b_out.reason, FinishReason::kLength);
@@ -172,11 +151,11 @@ TEST(Scheduler, FollowsTheWorkedTraceWithThePrefixCache) {
   Sequence& c = *seqs[2];
   EXPECT_EQ(step(), "B1 C2");  // C finds its first block
   EXPECT_EQ(c.cached, 4);
-  EXPECT_EQ(c.blocks, (Ids{1, 6}));
+  EXPECT_EQ(c.tables[0].blocks, (Ids{1, 6}));
   EXPECT_EQ(free(), (Ids{2}));
   EXPECT_EQ(step(), "B1 C1");
   EXPECT_EQ(step(), "B1 C1");  // B takes 2, which is evicted
-  EXPECT_EQ(b.blocks, (Ids{3, 4, 5, 2}));
+  EXPECT_EQ(b.tables[0].blocks, (Ids{3, 4, 5, 2}));
   EXPECT_TRUE(free().empty());
   EXPECT_EQ(kept(), (Ids{1, 3, 4, 5, 6}));
   EXPECT_EQ(step(), "B1");  // C gives way; what it computed stays
@@ -185,14 +164,14 @@ TEST(Scheduler, FollowsTheWorkedTraceWithThePrefixCache) {
   // C would find 8 of its 9 tokens, in two of the free blocks; it needs a third one.
   for (int i = 8; i <= 9; ++i) EXPECT_EQ(step(), "B1");
   EXPECT_EQ(step(), "B1");  // B's fifth block is C's second
-  EXPECT_EQ(b.blocks, (Ids{3, 4, 5, 2, 6}));
+  EXPECT_EQ(b.tables[0].blocks, (Ids{3, 4, 5, 2, 6}));
   EXPECT_EQ(free(), (Ids{1}));
   for (int i = 11; i <= 13; ++i) EXPECT_EQ(step(), "B1");
   EXPECT_EQ(b_out.reason, FinishReason::kLength);
   EXPECT_EQ(free(), (Ids{1, 6, 2, 5, 4, 3}));
 
   EXPECT_EQ(step(), "C5");  // behind block 1: the rest of the prompt and three kept outputs
-  EXPECT_EQ(c.blocks, (Ids{1, 2, 6}));
+  EXPECT_EQ(c.tables[0].blocks, (Ids{1, 2, 6}));
   EXPECT_EQ(c.cached, 4);  // as it was first admitted
   EXPECT_EQ(step(), "C1");
   EXPECT_EQ(step(), "C1");
@@ -320,135 +299,11 @@ TEST(Scheduler, APreemptedSequenceComesBackWithItsWholeText) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(outcomes[i], RunAlone(specs[i])) << i;
 }
 
-// Now and then a run fails after it has written, and what it wrote is wrong.
-class HalfDone final : public StepRunner {
- public:
-  HalfDone(const ToyOptions& toy, std::mt19937& random) : toy_(toy), random_(random) {}
-  Status Run(const StepBatch& batch, View<float, 2> logits) override {
-    if (random_() % 60 != 0) return toy_.Run(batch, logits);
-    StepBatch wrong = batch;
-    for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kToyVocab);
-    ATTEST_RETURN_IF_ERROR(toy_.Run(wrong, logits));
-    return Fail(ErrorCode::kInternal, "failed half way");
-  }
-
- private:
-  ToyRunner toy_;
-  std::mt19937& random_;
-};
-
-RequestSpec RandomSpec(std::mt19937& random, int32_t max_total) {
-  const auto length = static_cast<int32_t>(1 + random() % static_cast<uint32_t>(max_total / 2));
-  const auto room = static_cast<uint32_t>(max_total - length);
-  RequestSpec spec = Spec(Prompt(length, random()), static_cast<int32_t>(1 + random() % room));
-  SamplingParams& sampling = spec.sampling;
-  if (random() % 2 == 0) sampling.temperature = 0.5f + static_cast<float>(random() % 100) / 50.0f;
-  if (random() % 3 == 0) sampling.top_k = static_cast<int32_t>(1 + random() % 20);
-  if (random() % 3 == 0) sampling.top_p = 0.3f + static_cast<float>(random() % 70) / 100.0f;
-  if (random() % 4 == 0) sampling.min_p = 0.05f;
-  sampling.seed = static_cast<int64_t>(random());
-  for (int i = 0; i < 3; ++i) spec.eos_ids.push_back(static_cast<int32_t>(random() % kToyVocab));
-  if (random() % 4 == 0) sampling.stop_token_ids.push_back(static_cast<int32_t>(random() % kToyVocab));
-  sampling.ignore_eos = random() % 4 == 0;
-  sampling.min_tokens = static_cast<int32_t>(random() % static_cast<uint32_t>(sampling.max_tokens + 1)) / 3;
-  return spec;
-}
-
-// The property of the whole engine: what a request gets depends on nothing but the request. Prompts share
-// beginnings with each other, runs fail, the cache is reset, priorities differ, blocks are short; the
-// invariants of sequences, blocks and the cache are checked at every step (SequentialEngine).
-TEST(Scheduler, GivesEveryRequestTheTextItGetsAlone) {
-  constexpr int32_t kMaxTotal = 64;
-  int64_t preemptions = 0, stops = 0, aborts = 0, failures = 0, resets = 0, refused_resets = 0, hits = 0;
-  for (uint32_t round = 0; round < 120; ++round) {
-    SCOPED_TRACE(::testing::Message() << "round " << round);
-    std::mt19937 random(1000 + round);
-    const int block_size = std::array{1, 4, 8, 16, 32, 64, 128}[random() % 7];
-    const int64_t one_seq = (kMaxTotal + block_size - 1) / block_size;
-    // Between "one sequence barely fits" and "everything fits".
-    const int64_t num_blocks =
-        1 + one_seq + static_cast<int64_t>(random() % static_cast<uint32_t>(3 * one_seq));
-    const EngineOptions options{
-        .block_size = block_size,
-        .num_blocks = num_blocks,
-        .max_model_len = kMaxTotal,
-        .max_num_seqs = static_cast<int32_t>(1 + random() % 12),
-        .max_num_batched_tokens = static_cast<int32_t>(std::array{1, 2, 3, 8, 17, 64, 8192}[random() % 7]),
-        .max_queue = 4096,
-        .long_prefill_tokens = static_cast<int32_t>(random() % 3 == 0 ? 1 + random() % 8 : 0),
-        .vocab_size = kToyVocab,
-        .prefix_caching = random() % 4 != 0,
-        .policy = random() % 2 == 0 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs};
-    HalfDone runner({.num_blocks = num_blocks, .block_size = block_size, .vocab_size = kToyVocab}, random);
-    SequentialEngine engine(options, runner);
-
-    constexpr size_t kRequests = 14;
-    std::vector<RequestSpec> specs;
-    std::vector<Outcome> outcomes(kRequests);
-    std::vector<Sequence*> live(kRequests, nullptr);
-    const Ids beginning = Prompt(kMaxTotal, round);
-    for (size_t i = 0; i < kRequests; ++i) {
-      specs.push_back(RandomSpec(random, kMaxTotal));
-      if (random() % 3 != 0) {  // begins as others do
-        Ids& prompt = specs.back().prompt;
-        const auto shared = 1 + random() % prompt.size();
-        std::copy_n(beginning.begin(), shared, prompt.begin());
-      }
-      specs.back().priority = static_cast<int32_t>(random() % 3) - 1;
-      if (random() % 6 == 0) specs.back().cache_salt = "other";
-      if (random() % 8 == 0) specs.back().sampling.prompt_logprobs = 0;
-    }
-    size_t next = 0;
-    while (next < kRequests || !engine.scheduler().idle()) {
-      while (next < kRequests && (random() % 3 == 0 || engine.scheduler().idle())) {
-        live[next] = engine.Add(specs[next], &outcomes[next]);
-        ++next;
-      }
-      if (random() % 40 == 0) {
-        const size_t victim = random() % kRequests;
-        if (live[victim] != nullptr && !outcomes[victim].reason) {
-          engine.Abort(live[victim]);
-          ++aborts;
-        }
-      }
-      if (random() % 60 == 0 && engine.cache() != nullptr) {
-        ++(engine.pool().num_used() == 0 ? resets : refused_resets);
-        engine.ClearCache();  // also while blocks are in use
-      }
-      if (!engine.scheduler().idle()) engine.Step();
-      ASSERT_LT(engine.steps(), 200000) << "someone starves";
-      if (HasFatalFailure()) return;
-    }
-    EXPECT_EQ(engine.pool().num_free(), engine.pool().num_usable());
-    preemptions += engine.scheduler().num_preemptions();
-    hits += engine.scheduler().cache_hits();
-    for (size_t i = 0; i < kRequests; ++i) {
-      const Outcome alone = RunAlone(specs[i]);
-      if (outcomes[i].reason == FinishReason::kAbort || outcomes[i].reason == FinishReason::kError) {
-        failures += outcomes[i].reason == FinishReason::kError ? 1 : 0;
-        ASSERT_LE(outcomes[i].tokens.size(), alone.tokens.size());
-        EXPECT_TRUE(std::equal(outcomes[i].tokens.begin(), outcomes[i].tokens.end(), alone.tokens.begin()));
-      } else {
-        EXPECT_EQ(outcomes[i], alone) << "request " << i;
-        stops += alone.reason == FinishReason::kStop ? 1 : 0;
-      }
-    }
-  }
-  // The trace must have met what it is about.
-  EXPECT_GT(preemptions, 100);
-  EXPECT_GT(stops, 100);
-  EXPECT_GT(aborts, 20);
-  EXPECT_GT(failures, 20);
-  EXPECT_GT(hits, 500);
-  EXPECT_GT(resets, 0);
-  EXPECT_GT(refused_resets, 20);
-}
-
 TEST(Scheduler, PlansAndBuildsAStepOf100SequencesInMicroseconds) {
   const SchedulerOptions options{.block_size = 16, .max_num_seqs = 100, .max_num_batched_tokens = 2048};
   BlockPool pool = std::move(*BlockPool::Create(20000));
   PrefixCache cache({.block_size = 16, .seed = 1}, pool);
-  Scheduler scheduler(options, pool, &cache);
+  Scheduler scheduler(options, pool, {&cache});
   for (uint32_t i = 0; i < 100; ++i) {
     auto seq = std::make_unique<Sequence>();
     seq->tokens = Prompt(1500, i);

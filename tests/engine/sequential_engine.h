@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "cache/block_pool.h"
 #include "engine/commit.h"
 #include "engine/engine.h"
+#include "engine/prefix_caches.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/step_batch.h"
@@ -81,16 +83,14 @@ class SequentialEngine {
       : options_(options),
         runner_(runner),
         pool_(std::move(*BlockPool::Create(options.num_blocks))),
-        cache_(options.prefix_caching
-                   ? std::make_unique<PrefixCache>(
-                         PrefixCacheOptions{.block_size = options.block_size, .seed = 1, .hash = hash}, pool_)
-                   : nullptr),
+        caches_(options, pool_, 1, hash),
         scheduler_({.block_size = options.block_size,
                     .max_num_seqs = options.max_num_seqs,
                     .max_num_batched_tokens = options.max_num_batched_tokens,
                     .long_prefill_tokens = options.long_prefill_tokens,
-                    .policy = options.policy},
-                   pool_, cache_.get()),
+                    .policy = options.policy,
+                    .windows = options.kv_windows},
+                   pool_, caches_.pointers()),
         samplers_(1) {}
 
   Sequence* Add(const RequestSpec& spec, Outcome* outcome) {
@@ -103,7 +103,8 @@ class SequentialEngine {
     seq->request.eos_ids = spec.eos_ids;
     seq->request.priority = spec.priority;
     const CacheKey keys[] = {{"salt", spec.cache_salt}};
-    seq->chain.keys = JoinCacheKeys(keys);
+    seq->tables.resize(options_.kv_windows.size());
+    for (KvTable& table : seq->tables) table.chain.keys = JoinCacheKeys(keys);
     seq->request.sink = std::make_unique<RecordingSink>(outcome);
     return scheduler_.Add(std::move(seq));
   }
@@ -149,7 +150,7 @@ class SequentialEngine {
   }
 
   void ClearCache() {
-    cache_->Clear();
+    caches_.Clear();
     has_cleared_ = true;
     CheckPool();
   }
@@ -160,13 +161,15 @@ class SequentialEngine {
 
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
   [[nodiscard]] BlockPool& pool() { return pool_; }
-  [[nodiscard]] PrefixCache* cache() { return cache_.get(); }
+  [[nodiscard]] PrefixCache* cache(size_t group = 0) {
+    return caches_.empty() ? nullptr : caches_.all()[group].get();
+  }
   [[nodiscard]] int64_t steps() const { return steps_; }
 
  private:
   void Deliver() {
     for (const auto& seq : scheduler_.TakeFinished()) {
-      EXPECT_TRUE(seq->blocks.empty());
+      for (const KvTable& table : seq->tables) EXPECT_TRUE(table.blocks.empty());
       seq->request.sink->OnFinish(*seq->finish, seq->stop_token, seq->error ? &*seq->error : nullptr);
     }
     CheckPool();
@@ -188,12 +191,26 @@ class SequentialEngine {
       ASSERT_LE(share.begin + share.count, share.seq->known());
       ASSERT_EQ(share.samples, share.begin + share.count == share.seq->known());
       const int32_t end = share.begin + share.count;
-      ASSERT_EQ(static_cast<int32_t>(share.seq->blocks.size()),
-                (end + options_.block_size - 1) / options_.block_size);
-      for (int32_t at = share.begin / options_.block_size; at * options_.block_size < end; ++at) {
-        const int32_t block = share.seq->blocks[static_cast<size_t>(at)];
-        ASSERT_EQ(pool_.refs(block), 1) << "block " << block << " is shared and would be written";
-        ASSERT_FALSE(pool_.is_kept(block)) << "block " << block << " is in the cache and would be written";
+      for (size_t g = 0; g < share.seq->tables.size(); ++g) {
+        const std::vector<int32_t>& blocks = share.seq->tables[g].blocks;
+        ASSERT_EQ(static_cast<int32_t>(blocks.size()), (end + options_.block_size - 1) / options_.block_size);
+        for (int32_t at = share.begin / options_.block_size; at * options_.block_size < end; ++at) {
+          const int32_t block = blocks[static_cast<size_t>(at)];
+          ASSERT_EQ(pool_.refs(block), 1) << "block " << block << " is shared and would be written";
+          ASSERT_FALSE(pool_.is_kept(block)) << "block " << block << " is in the cache and would be written";
+        }
+        if (const KvWindow& window = options_.kv_windows[g]) {
+          // At most the keys from the first that its first row sees to its last, which touch at most so many.
+          const int64_t keys = int64_t{*window} - 1 + share.count;
+          ASSERT_LE(std::ssize(blocks) - std::ranges::count(blocks, kNullBlock),
+                    (keys - 1 + options_.block_size - 1) / options_.block_size + 1);
+        }
+        // Every key that the first row sees is there, and nothing that no row sees is held.
+        const int32_t first_seen = FirstSeen(options_.kv_windows[g], share.begin) / options_.block_size;
+        for (int32_t at = 0; at < static_cast<int32_t>(blocks.size()); ++at) {
+          ASSERT_EQ(blocks[static_cast<size_t>(at)] == kNullBlock, at < first_seen)
+              << "group " << g << ", block " << at << " of a row at " << share.begin;
+        }
       }
       total += share.count;
     }
@@ -205,13 +222,16 @@ class SequentialEngine {
     std::map<int32_t, int32_t> owners;
     for (const auto& seq : scheduler_.running()) {
       std::set<int32_t> own;
-      for (const int32_t block : seq->blocks) {
-        ASSERT_TRUE(own.insert(block).second) << "block " << block << " twice in one table";
-        ++owners[block];
+      for (const KvTable& table : seq->tables) {
+        for (const int32_t block : table.blocks) {
+          if (block == kNullBlock) continue;
+          ASSERT_TRUE(own.insert(block).second) << "block " << block << " twice in the tables of a sequence";
+          ++owners[block];
+        }
       }
     }
     for (const auto& seq : scheduler_.waiting()) {
-      ASSERT_TRUE(seq->blocks.empty());
+      for (const KvTable& table : seq->tables) ASSERT_TRUE(table.blocks.empty());
       ASSERT_EQ(seq->computed, 0);
     }
     for (const auto& [block, count] : owners) {
@@ -225,16 +245,20 @@ class SequentialEngine {
     for (const int32_t block : pool_.FreeList()) ASSERT_FALSE(owners.contains(block)) << block;
     int64_t kept = 0;
     for (int32_t block = 1; block < options_.num_blocks; ++block) {
-      ASSERT_EQ(pool_.is_kept(block), cache_ != nullptr && cache_->Knows(block)) << block;
+      const auto knowing =
+          std::ranges::count_if(caches_.all(), [block](const auto& cache) { return cache->Knows(block); });
+      ASSERT_EQ(knowing, pool_.is_kept(block) ? 1 : 0) << block;
       kept += pool_.is_kept(block) ? 1 : 0;
     }
-    ASSERT_EQ(kept, cache_ != nullptr ? cache_->num_blocks() : 0);
+    int64_t cached = 0;
+    for (const auto& cache : caches_.all()) cached += cache->num_blocks();
+    ASSERT_EQ(kept, cached);
   }
 
   const EngineOptions options_;
   StepRunner& runner_;
   BlockPool pool_;
-  std::unique_ptr<PrefixCache> cache_;
+  PrefixCaches caches_;
   Scheduler scheduler_;
   StepBatch batch_;
   std::vector<float> logits_;
@@ -245,5 +269,30 @@ class SequentialEngine {
   int64_t steps_ = 0;
   bool has_cleared_ = false;
 };
+
+inline ToyOptions SizesOf(const EngineOptions& options) {
+  return {.num_blocks = options.num_blocks,
+          .block_size = options.block_size,
+          .vocab_size = options.vocab_size,
+          .windows = options.kv_windows};
+}
+
+// What a request gets from a toy engine that nobody else uses, in one chunk and without a prefix cache.
+inline Outcome RunAlone(const RequestSpec& spec, const std::vector<KvWindow>& windows = {std::nullopt}) {
+  const EngineOptions options{.block_size = 16,
+                              .num_blocks = 100,
+                              .max_model_len = 1000,
+                              .max_num_seqs = 1,
+                              .max_num_batched_tokens = 4096,
+                              .vocab_size = kToyVocab,
+                              .kv_windows = windows,
+                              .prefix_caching = false};
+  ToyRunner runner(SizesOf(options));
+  SequentialEngine engine(options, runner);
+  Outcome outcome;
+  engine.Add(spec, &outcome);
+  engine.Finish(2000);
+  return outcome;
+}
 
 }  // namespace attest::testing

@@ -114,7 +114,7 @@ TEST(ConfigJson, A08SlidingWindowIsRefusedUnlessNull) {
   ExpectRefused(json, ErrorCode::kUnsupported, {"sliding_window", "64"});
 }
 
-TEST(ConfigJson, MistralMustSayThatItHasNoWindow) {
+TEST(ConfigJson, MistralMustSayWhetherItHasAWindow) {
   Json json = SmolLm2();
   json["model_type"] = "mistral";
   json["architectures"] = {"MistralForCausalLM"};
@@ -122,8 +122,41 @@ TEST(ConfigJson, MistralMustSayThatItHasNoWindow) {
   ExpectRefused(json, ErrorCode::kCorruptFile, {"sliding_window"});
   json["sliding_window"] = nullptr;
   EXPECT_TRUE(Read(json).has_value());
+  EXPECT_TRUE(Read(json)->layer_windows.empty());
   json["sliding_window"] = 4096;
-  ExpectRefused(json, ErrorCode::kUnsupported, {"sliding_window", "4096"});
+  const auto config = Read(json);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->layer_windows,
+            std::vector<std::optional<int32_t>>(static_cast<size_t>(config->num_layers), 4096));
+  json["sliding_window"] = 0;
+  ExpectRefused(json, ErrorCode::kCorruptFile, {"sliding_window", "0"});
+}
+
+TEST(ConfigJson, MinistralSaysWhichLayersHaveTheWindow) {
+  Json json = SmolLm2();
+  json["model_type"] = "ministral";
+  json["architectures"] = {"MinistralForCausalLM"};
+  json["sliding_window"] = 32;
+  Json types = Json::array();
+  const int layers = json["num_hidden_layers"].get<int>();
+  for (int layer = 0; layer < layers; ++layer)
+    types.push_back(layer % 3 == 0 ? "full_attention" : "sliding_attention");
+  json["layer_types"] = types;
+  const auto config = Read(json);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  ASSERT_EQ(std::ssize(config->layer_windows), layers);
+  for (int layer = 0; layer < layers; ++layer) {
+    EXPECT_EQ(config->layer_windows[static_cast<size_t>(layer)],
+              layer % 3 == 0 ? std::nullopt : std::optional<int32_t>(32));
+  }
+  json["layer_types"].push_back("full_attention");
+  ExpectRefused(json, ErrorCode::kCorruptFile, {"layer_types", std::to_string(layers + 1)});
+  json["layer_types"] = types;
+  json["sliding_window"] = nullptr;
+  ExpectRefused(json, ErrorCode::kUnsupported, {"layer_types", "sliding_window"});
+  json["sliding_window"] = 32;
+  json["layer_types"][1] = "chunked_attention";
+  ExpectRefused(json, ErrorCode::kUnsupported, {"layer_types", "chunked_attention"});
 }
 
 TEST(ConfigJson, B03MissingKeysAreErrorsThatNameThem) {

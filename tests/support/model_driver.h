@@ -45,21 +45,27 @@ class ModelDriver {
   // until the next step.
   View<const float, 2> Step(std::span<const StepPiece> pieces, bool last_rows_only = false) {
     StepBatch batch = MakeBatch(pieces, last_rows_only);
-    const auto plan = PlanAttention(model_.attention_router(), model_.attention_spec(),
-                                    {.q_begin = &batch.q_begin,
-                                     .kv_len = batch.kv_len,
-                                     .block_tables = batch.block_tables(),
-                                     .owned = std::nullopt},
-                                    team_.size());
-    if (!plan) {
-      ADD_FAILURE() << plan.error().message;
-      return {};
+    std::vector<AttentionPlanPtr> plans;
+    std::vector<const AttentionPlan*> all;
+    for (int group = 0; group < batch.num_groups(); ++group) {
+      auto plan = PlanAttention(model_.attention_router(), model_.attention_spec(group),
+                                {.q_begin = &batch.q_begin,
+                                 .kv_len = batch.kv_len,
+                                 .block_tables = batch.block_tables(group),
+                                 .owned = std::nullopt},
+                                team_.size());
+      if (!plan) {
+        ADD_FAILURE() << plan.error().message;
+        return {};
+      }
+      all.push_back(plan->get());
+      plans.push_back(std::move(*plan));
     }
     const auto rows = static_cast<int64_t>(batch.logit_rows.size());
     const int64_t vocab = model_.config().vocab_size;
     logits_.assign(static_cast<size_t>(rows * vocab), std::nanf(""));
     const auto logits = View<float, 2>::Dense(logits_.data(), {rows, vocab});
-    model_.Forward(batch, **plan, kv_.layers(), logits, team_);
+    model_.Forward(batch, all, kv_.layers(), logits, team_);
     return logits;
   }
   View<const float, 2> Step(int seq, std::span<const int32_t> tokens, bool last_row_only = false) {
@@ -90,6 +96,9 @@ class ModelDriver {
       for (int i = 0; i < blocks_per_seq_; ++i) batch.block_ids.push_back(i < used ? table[i] : -1);
     }
     batch.q_begin = CuSeqlens::FromLengths(lengths).value();
+    // Every layer has pages of its own here, so the groups may use the same blocks.
+    batch.further_groups.assign(model_.kv_groups().size() - 1,
+                                {.slots = batch.slots, .block_ids = batch.block_ids});
     return batch;
   }
 

@@ -1,7 +1,7 @@
 // A model without weights whose next token is a function of every KV slot it may read: two layers of hashes
 // over the paged cache. A wrong slot, a missed write, a stale block, a wrong position or a wrong length
 // changes the logits, and with them the text. It also checks what a StepBatch promises, and fails the step
-// otherwise.
+// otherwise. With two windows its layers are two KV groups, which share one array as they share a real pool.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,10 +10,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cache/kv_groups.h"
 #include "engine/engine.h"
 #include "model/step_batch.h"
 
@@ -41,6 +43,7 @@ struct ToyOptions {
   int64_t num_blocks = 64;
   int block_size = 16;
   int64_t vocab_size = 97;
+  std::vector<KvWindow> windows = {std::nullopt};  // of one or two KV groups
   ToyLog* log = nullptr;
   std::function<Status(const StepBatch&)> before_run = {};  // may refuse the step, sleep, or look at it
 };
@@ -49,8 +52,10 @@ class ToyRunner : public StepRunner {
  public:
   explicit ToyRunner(const ToyOptions& options)
       : options_(options),
-        layer1_(static_cast<size_t>(options.num_blocks * options.block_size), 0xDEADu),
-        layer2_(layer1_.size(), 0xBEEFu) {}
+        storage1_(static_cast<size_t>(options.num_blocks * options.block_size), 0xDEADu),
+        storage2_(storage1_.size(), 0xBEEFu),
+        layer1_(storage1_),
+        layer2_(options.windows.size() == 1 ? storage2_ : storage1_) {}
 
   Status Run(const StepBatch& batch, View<float, 2> logits) override {
     if (options_.before_run) ATTEST_RETURN_IF_ERROR(options_.before_run(batch));
@@ -66,8 +71,8 @@ class ToyRunner : public StepRunner {
           Mix(static_cast<uint64_t>(batch.tokens[t]), static_cast<uint64_t>(batch.positions[t]));
     }
     ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
-      layer2_[static_cast<size_t>(batch.slots[static_cast<size_t>(row)])] =
-          Fold(layer1_, batch, seq, position);
+      layer2_[static_cast<size_t>(batch.slots_of(last_group())[static_cast<size_t>(row)])] =
+          Fold(layer1_, 0, batch, seq, position);
     });
     size_t next = 0;
     ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
@@ -97,7 +102,7 @@ class ToyRunner : public StepRunner {
 
  private:
   void WriteRow(const StepBatch& batch, int seq, int32_t position, float* logits) const {
-    const uint64_t state = Fold(layer2_, batch, seq, position);
+    const uint64_t state = Fold(layer2_, last_group(), batch, seq, position);
     for (int64_t id = 0; id < options_.vocab_size; ++id) {
       // Sixteen bits of hash as a logit in [-4, 4): all distinct enough, none near-tied across runs.
       const uint64_t bits = Mix(state, static_cast<uint64_t>(id)) & 0xFFFFu;
@@ -115,11 +120,13 @@ class ToyRunner : public StepRunner {
     }
   }
 
-  [[nodiscard]] uint64_t Fold(const std::vector<uint64_t>& layer, const StepBatch& batch, int seq,
+  [[nodiscard]] int last_group() const { return static_cast<int>(options_.windows.size()) - 1; }
+
+  [[nodiscard]] uint64_t Fold(const std::vector<uint64_t>& layer, int group, const StepBatch& batch, int seq,
                               int32_t position) const {
-    const int32_t* table = batch.block_tables().row(seq);
+    const int32_t* table = batch.block_tables(group).row(seq);
     uint64_t state = 0x5EED;
-    for (int32_t t = 0; t <= position; ++t) {
+    for (int32_t t = FirstSeen(options_.windows[static_cast<size_t>(group)], position); t <= position; ++t) {
       const int64_t slot =
           int64_t{table[t / options_.block_size]} * options_.block_size + t % options_.block_size;
       state = Mix(state, layer[static_cast<size_t>(slot)]);
@@ -137,6 +144,7 @@ class ToyRunner : public StepRunner {
         batch.block_ids.size() != num_seqs * static_cast<size_t>(batch.block_ids_per_seq)) {
       return fail("array sizes disagree");
     }
+    if (batch.num_groups() != last_group() + 1) return fail(fmt::format("{} KV groups", batch.num_groups()));
     if (logits.shape[0] != static_cast<int64_t>(batch.logit_rows.size()) ||
         logits.shape[1] != options_.vocab_size) {
       return fail(fmt::format("logits are {} x {}", logits.shape[0], logits.shape[1]));
@@ -147,31 +155,40 @@ class ToyRunner : public StepRunner {
       const int32_t q_len = batch.q_begin.length(seq);
       if (q_len < 1 || q_len > kv_len) return fail(fmt::format("q_len {} of kv_len {}", q_len, kv_len));
       const int32_t used = (kv_len + options_.block_size - 1) / options_.block_size;
-      const int32_t* table = batch.block_tables().row(seq);
-      for (int32_t i = 0; i < batch.block_ids_per_seq; ++i) {
-        if (i >= used) {
-          if (table[i] != -1) return fail(fmt::format("unused table entry is {}", table[i]));
-        } else if (table[i] < 1 || table[i] >= options_.num_blocks) {
-          return fail(fmt::format("block {} is not in [1, {})", table[i], options_.num_blocks));
-        } else {
-          ++tables[table[i]];
+      for (int group = 0; group < batch.num_groups(); ++group) {
+        const int32_t* table = batch.block_tables(group).row(seq);
+        const KvWindow& window = options_.windows[static_cast<size_t>(group)];
+        const int32_t seen = FirstSeen(window, kv_len - q_len) / options_.block_size;
+        for (int32_t i = seen; i < batch.block_ids_per_seq; ++i) {
+          if (i >= used) {
+            if (table[i] != -1) return fail(fmt::format("unused table entry is {}", table[i]));
+          } else if (table[i] < 1 || table[i] >= options_.num_blocks) {
+            return fail(fmt::format("block {} is not in [1, {})", table[i], options_.num_blocks));
+          } else {
+            ++tables[table[i]];
+          }
         }
       }
     }
-    // Sequences may read the same block, but what one of them writes is its own.
-    for (const int64_t slot : batch.slots) {
-      const auto block = static_cast<int32_t>(slot / options_.block_size);
-      if (tables[block] != 1)
-        return fail(fmt::format("block {} is written and owned {} times", block, tables[block]));
+    // Sequences may read the same block, but what one of them writes is its own, and its group's.
+    for (int group = 0; group < batch.num_groups(); ++group) {
+      if (batch.slots_of(group).size() != num_tokens) return fail("slots of a group");
+      for (const int64_t slot : batch.slots_of(group)) {
+        const auto block = static_cast<int32_t>(slot / options_.block_size);
+        if (tables[block] != 1)
+          return fail(fmt::format("block {} is written and owned {} times", block, tables[block]));
+      }
     }
     Status status;
     ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
       const auto at = static_cast<size_t>(row);
-      const int64_t slot =
-          int64_t{batch.block_tables().row(seq)[position / options_.block_size]} * options_.block_size +
-          position % options_.block_size;
       if (batch.positions[at] != position) status = fail(fmt::format("position {}", batch.positions[at]));
-      if (batch.slots[at] != slot) status = fail(fmt::format("slot {} wants {}", batch.slots[at], slot));
+      for (int group = 0; group < batch.num_groups(); ++group) {
+        const int64_t block = batch.block_tables(group).row(seq)[position / options_.block_size];
+        const int64_t slot = block * options_.block_size + position % options_.block_size;
+        const int64_t given = batch.slots_of(group)[at];
+        if (given != slot) status = fail(fmt::format("slot {} wants {}", given, slot));
+      }
       if (batch.tokens[at] < 0 || batch.tokens[at] >= options_.vocab_size) status = fail("token id");
     });
     for (size_t i = 1; i < batch.logit_rows.size(); ++i) {
@@ -181,7 +198,8 @@ class ToyRunner : public StepRunner {
   }
 
   const ToyOptions options_;
-  std::vector<uint64_t> layer1_, layer2_;
+  std::vector<uint64_t> storage1_, storage2_;
+  std::vector<uint64_t>&layer1_, &layer2_;
 };
 
 }  // namespace attest::testing
