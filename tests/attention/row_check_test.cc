@@ -12,6 +12,7 @@
 #include <numeric>
 #include <string>
 
+#include "attention/row_error.h"
 #include "tests/support/attention_case_list.h"
 #include "tests/support/attention_run.h"
 
@@ -276,6 +277,44 @@ TEST(RowCheck, NamesTheFirstWrongDimBesideTheWorst) {
   const RowVerdict verdict = RowChecker().Check(params, AttentionArithmetic::kF32, 0, 0, 1);
   EXPECT_EQ(verdict.first_wrong_dim, 5);
   EXPECT_EQ(verdict.dim, 40);
+}
+
+// Why the sentinel does not judge by eight deviations (attention/row_error.h), which take roundings as
+// independent: copies of one key all round alike. Right kernels pass those, and stay far below the bound.
+TEST(RowCheck, HoldsWhereCopiesOfAKeyRoundAlikeAndEightDeviationsDoNot) {
+  AttentionSpec spec = MakeSpec(1, 1, 64);
+  spec.wants_lse = false;
+  spec.kv_dtype = DType::kF32;
+  spec.scale = 1;
+  double largest = 0;
+  for (const uint32_t seed : {3, 4, 5, 6}) {
+    // 4,096 keys that are two by turns. Their scores, sums of 64 products near 1, lie at 64 and round by
+    // 2^-18.
+    AttentionBatch two(spec, {1}, {2}, {.seed = seed});
+    const std::vector<float> keys = two.Decoded(false, 0, 0);
+    AttentionBatch batch(spec, {1}, {4096});
+    batch.FillQ([](int, int, int, int) { return 1.0f; });
+    batch.FillK(
+        [&](int, int key, int, int d) { return 1 + 0.01f * keys[static_cast<size_t>(key % 2 * 64 + d)]; });
+    batch.FillV([](int, int key, int, int) { return key % 2 == 0 ? 1.0f : -1.0f; });
+    for (const KernelEntry* entry : RunnableKernels()) {
+      const std::string forced = ForcedWherePossible(*entry, spec);
+      if (forced.empty() || entry->contract.arithmetic != AttentionArithmetic::kF32) continue;
+      const AttentionRouter router = AttentionRouter::Create(ThisCpu(), forced).value();
+      const AttentionPlanPtr plan = PlanAttention(router, batch.spec(), batch.lengths(), 2).value();
+      const AttentionBatch::Output output = batch.MakeOutput(kNaN);
+      AttendParams(*plan, batch.Tensors(output), Team(2), false);
+      const AttentionParams params = batch.Params(output);
+      RowChecker checker;
+      EXPECT_LT(checker.Check(params, AttentionArithmetic::kF32, 0, 0, 0).ratio, 0.1) << forced;
+      RowDeviation deviation;
+      deviation.Compute(params, 0, 0, 0);
+      const double error = std::abs(batch.OutElement(output, 0, 0, 0) - checker.expected()[0]);
+      largest = std::max(largest, error / deviation.out(0));
+    }
+  }
+  EXPECT_GT(largest, 8);
+  std::printf("largest error over copies of two keys: %.1f deviations\n", largest);
 }
 
 TEST(RowCheck, RejectsAWrongLse) {

@@ -1,9 +1,7 @@
-// Any bytes as an attention case: an error on one line, or a case that can be planned and, when small,
-// written and read back.
+// Any bytes as an attention case: an error on one line, or a case that plans or is refused and, when small,
+// replays within what the file holds.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <span>
 #include <string>
@@ -11,7 +9,9 @@
 #include "attention/attention.h"
 #include "attention/case_file.h"
 #include "attention/plan.h"
+#include "attention/replay.h"
 #include "base/check.h"
+#include "base/thread_team.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto parsed = attest::ParseCaseFile(std::as_bytes(std::span(data, size)), "fuzz.case");
@@ -25,7 +25,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto router = attest::AttentionRouter::Create(attest::CpuFeatures{}, "attention_general");
   ATTEST_CHECK(router.has_value());
   // Rows without keys cost no bytes of input; planning millions of them would only be slow.
-  if (q_begin->total() > 4096 || std::accumulate(parsed->kv_len.begin(), parsed->kv_len.end(), 0.0) > 65536) {
+  const double rows = q_begin->total(),
+               keys = std::accumulate(parsed->kv_len.begin(), parsed->kv_len.end(), 0.0);
+  if (rows > 4096 || keys > 65536) return 0;
+  const attest::AttentionSpec& spec = parsed->spec;
+  if (rows * (keys + 1) * spec.q_heads * (spec.head_dim + spec.v_head_dim) < 1e6) {
+    static attest::ThreadTeam team(1);
+    const auto report = attest::ReplayCase(*parsed, *router, team);
+    ATTEST_CHECK(!report || report->rows == q_begin->total() * int64_t{spec.q_heads});
+    if (report && !parsed->out.empty())
+      ATTEST_CHECK(attest::JudgeRecorded(*parsed, *router, team).has_value());
     return 0;
   }
   const attest::AttentionLengths lengths{
@@ -34,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       .block_tables = {.ids = parsed->block_tables.data(),
                        .row_stride = parsed->table_width,
                        .num_seqs = static_cast<int>(parsed->q_len.size())}};
-  const auto plan = attest::PlanAttention(*router, parsed->spec, lengths, 1);
+  const auto plan = attest::PlanAttention(*router, spec, lengths, 1);
   (void)plan;
   return 0;
 }
