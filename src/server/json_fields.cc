@@ -13,10 +13,11 @@ using nlohmann::json;
 
 // Deep enough for tool schemas; a parser that recurses on the client's nesting runs out of stack at about
 // 100,000.
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 
-bool NestsTooDeep(std::string_view text) {
-  int depth = 0;
+// The deepest level of lists and objects, whether they end or not.
+size_t Depth(std::string_view text) {
+  size_t depth = 0, deepest = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
       case '"':
@@ -26,25 +27,25 @@ bool NestsTooDeep(std::string_view text) {
         break;
       case '{':
       case '[':
-        if (++depth > kMaxDepth) return true;
+        deepest = std::max(deepest, ++depth);
         break;
       case '}':
       case ']':
-        --depth;
+        if (depth > 0) --depth;
         break;
       default:
         break;
     }
   }
-  return false;
+  return deepest;
 }
 
 }  // namespace
 
 Expected<json> ParseJsonObject(std::string_view text) {
-  if (NestsTooDeep(text)) {
+  if (const size_t depth = Depth(text); depth > kMaxDepth) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("the request body nests deeper than {} levels", kMaxDepth));
+                fmt::format("the request body nests {} levels deep, the limit is {}", depth, kMaxDepth));
   }
   json parsed;
   try {

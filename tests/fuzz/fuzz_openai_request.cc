@@ -1,12 +1,17 @@
 // The body of a request: every parser either refuses it with one line that names what is wrong, or gives a
-// call whose every value is within the limits that the engine relies on.
+// call whose every value is within the limits that the engine relies on. Bytes alone seldom become JSON, so
+// the first one chooses what the others are: a body, the rest of one, or choices of fields and values.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "server/json_writer.h"
 #include "server/openai_request.h"
 #include "server/request_limits.h"
 #include "server/tokenizer_routes.h"
@@ -68,6 +73,156 @@ bool IsFine(const attest::Expected<T>& result) {
   return false;
 }
 
+// Chooses with the bytes it is given; with 0 when they are used up.
+class BodyMaker {
+ public:
+  explicit BodyMaker(std::string_view choices) : choices_(choices) {}
+
+  std::string Object(int depth = 0) {
+    std::string out = "{";
+    for (size_t left = depth == 0 ? 12 : Below(4); left > 0 && !choices_.empty(); --left) {
+      if (out.size() > 1) out += ',';
+      attest::AppendJsonString(out, depth == 0 || Below(2) == 0 ? Of(kNames) : Of(kInnerNames));
+      out += ':';
+      out += Value(depth + 1);
+    }
+    return out + "}";
+  }
+
+ private:
+  static constexpr auto kNames = std::to_array<std::string_view>({"prompt",
+                                                                  "messages",
+                                                                  "model",
+                                                                  "max_tokens",
+                                                                  "n",
+                                                                  "stop",
+                                                                  "stream",
+                                                                  "stream_options",
+                                                                  "temperature",
+                                                                  "top_p",
+                                                                  "top_k",
+                                                                  "min_p",
+                                                                  "typical_p",
+                                                                  "seed",
+                                                                  "presence_penalty",
+                                                                  "logprobs",
+                                                                  "top_logprobs",
+                                                                  "frequency_penalty",
+                                                                  "echo",
+                                                                  "prompt_logprobs",
+                                                                  "repetition_penalty",
+                                                                  "logit_bias",
+                                                                  "bad_words",
+                                                                  "allowed_token_ids",
+                                                                  "min_tokens",
+                                                                  "ignore_eos",
+                                                                  "stop_token_ids",
+                                                                  "best_of",
+                                                                  "priority",
+                                                                  "max_completion_tokens",
+                                                                  "cache_salt",
+                                                                  "tools",
+                                                                  "add_special_tokens",
+                                                                  "tokens",
+                                                                  "response_format",
+                                                                  "return_tokens_as_token_ids",
+                                                                  "guided_x",
+                                                                  "tool_choice",
+                                                                  "add_generation_prompt",
+                                                                  "chat_template",
+                                                                  "documents",
+                                                                  "chat_template_kwargs",
+                                                                  "use_beam_search",
+                                                                  "suffix",
+                                                                  "include_stop_str_in_output",
+                                                                  "skip_special_tokens"});
+  static constexpr auto kInnerNames = std::to_array<std::string_view>(
+      {"role", "content", "type", "text", "name", "tool_calls", "include_usage", "continuous_usage_stats",
+       "extra", "0", "1", "299", "300", "-1", "05"});
+  static constexpr auto kWords = std::to_array<std::string_view>({"null",
+                                                                  "true",
+                                                                  "false",
+                                                                  "0",
+                                                                  "1",
+                                                                  "2",
+                                                                  "-1",
+                                                                  "16",
+                                                                  "63",
+                                                                  "64",
+                                                                  "65",
+                                                                  "128",
+                                                                  "129",
+                                                                  "299",
+                                                                  "300",
+                                                                  "1.5",
+                                                                  "0.5",
+                                                                  "1e99",
+                                                                  "-1e99",
+                                                                  "1e-60",
+                                                                  "1.0",
+                                                                  "-0.0",
+                                                                  "9223372036854775807",
+                                                                  "9223372036854775808",
+                                                                  "-9223372036854775808",
+                                                                  "18446744073709551616",
+                                                                  "[]",
+                                                                  "{}",
+                                                                  "\"\"",
+                                                                  "\"a\"",
+                                                                  "\"m\"",
+                                                                  "\"user\"",
+                                                                  "\"text\"",
+                                                                  "\"none\"",
+                                                                  "[1]",
+                                                                  R"([[1,2],[3]])",
+                                                                  R"(["a","b"])",
+                                                                  R"([{"role":"user","content":"a"}])",
+                                                                  R"([{"type":"text","text":"a"}])",
+                                                                  R"({"1":1})",
+                                                                  R"({"include_usage":true})"});
+
+  size_t Below(size_t end) {
+    if (choices_.empty()) return 0;
+    const auto byte = static_cast<unsigned char>(choices_.front());
+    choices_.remove_prefix(1);
+    return byte % end;
+  }
+  template <size_t N>
+  std::string_view Of(const std::array<std::string_view, N>& all) {
+    return all[Below(N)];
+  }
+  std::string Value(int depth) {
+    const size_t kind = Below(depth < 5 ? 8 : 6);
+    if (kind < 5) return std::string(Of(kWords));
+    std::string out;
+    if (kind == 5) {
+      const size_t length = std::min(Below(40), choices_.size());
+      attest::AppendJsonString(out, choices_.substr(0, length));
+      choices_.remove_prefix(length);
+      return out;
+    }
+    if (kind == 6) return Object(depth);
+    for (size_t left = Below(5); left > 0; --left) out += (out.empty() ? "" : ",") + Value(depth + 1);
+    return "[" + out + "]";
+  }
+
+  std::string_view choices_;
+};
+
+std::string MakeBody(std::string_view data) {
+  static constexpr auto kAround = std::to_array<std::pair<std::string_view, std::string_view>>(
+      {{"", ""},
+       {R"({"prompt":)", "}"},
+       {R"({"prompt":"a",)", "}"},
+       {R"({"messages":[)", "]}"},
+       {R"({"messages":[{"role":"user","content":"a"}],)", "}"},
+       {R"({"tokens":)", "}"}});
+  const size_t mode = data.empty() ? 0 : static_cast<unsigned char>(data.front()) % (2 * kAround.size());
+  if (!data.empty()) data.remove_prefix(1);
+  if (mode >= kAround.size()) return BodyMaker(data).Object();
+  return std::string(kAround[mode].first).append(data).append(kAround[mode].second);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -83,7 +238,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                  .max_model_len = kContext,
                                  .vocab_size = kVocab,
                                  .max_choices = 128};
-  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  const std::string body = MakeBody(std::string_view(reinterpret_cast<const char*>(data), size));
   if (const auto call = attest::ParseCompletionCall(body, limits); IsFine(call)) Check(*call);
   if (const auto call = attest::ParseChatCall(body, limits); IsFine(call)) Check(*call);
   (void)IsFine(attest::Tokenize(body, limits));

@@ -11,7 +11,8 @@ import unittest
 
 BINARY = os.environ.get("ATTEST_BINARY", "")
 SOURCE = pathlib.Path(os.environ.get("ATTEST_SOURCE_DIR") or pathlib.Path(__file__).resolve().parents[2])
-SCENARIOS = ["binds", "crowd", "kill", "drain", "exhaustion", "storm", "hostile", "keep_alive", "streams"]
+SCENARIOS = ["binds", "crowd", "kill", "drain", "exhaustion", "storm", "hostile", "ahead", "keep_alive", "growth",
+             "streams"]
 
 
 class Load(unittest.TestCase):

@@ -3,9 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "base/log.h"
 #include "tests/support/sanitizers.h"
@@ -165,6 +168,65 @@ TEST_F(BugCasesOfTheEngine, C30APromptThatFillsThePoolRunsAndALongerOneIsRefused
   EXPECT_EQ(status(96), 200);
   for (size_t length = 97; length <= 104; ++length) EXPECT_EQ(status(length), 400) << length;
   EXPECT_EQ(status(50), 200);
+}
+
+// Looks at the lengths of a step and at nothing else: the toy would read 100,000 tokens 100,000 times.
+struct SeenLengths {
+  std::atomic<bool> holds = true;
+  std::atomic<int64_t> steps = 0;
+  std::atomic<int64_t> last_short_step = 0;  // that had a sequence of less than 1,000 tokens
+  std::atomic<int32_t> long_len_then = 0;    // of the longest sequence in that step
+};
+
+class LengthsRunner final : public StepRunner {
+ public:
+  explicit LengthsRunner(SeenLengths& seen) : seen_(seen) {}
+  attest::Status Run(const StepBatch& batch, View<float, 2> logits) override {
+    ++seen_.steps;
+    if (std::ranges::min(batch.kv_len) < 1000) {
+      seen_.last_short_step = seen_.steps.load();
+      seen_.long_len_then = std::ranges::max(batch.kv_len);
+    }
+    while (seen_.holds) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::fill(logits.data, logits.data + logits.size(), 0.0f);
+    return {};
+  }
+
+ private:
+  SeenLengths& seen_;
+};
+
+// A long prefill took the budget of every step, and no new request was admitted.
+TEST_F(BugCasesOfTheEngine, C32ShortRequestsAreAnsweredBesideALongPrefill) {
+  options_.num_blocks = 7000;
+  options_.max_model_len = 110'000;
+  options_.max_num_batched_tokens = 2048;
+  SeenLengths seen;
+  StartServer(std::make_unique<LengthsRunner>(seen));
+  const auto body = [](size_t length, int max_tokens) {
+    return json({{"prompt", Ids(length, 5)}, {"max_tokens", max_tokens}, {"ignore_eos", true}}).dump();
+  };
+  HttpClient long_one(server_->port());
+  long_one.SendRequest("POST", "/v1/completions", body(100'000, 2));
+  while (seen.steps == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::vector<std::unique_ptr<HttpClient>> short_ones;
+  for (int i = 0; i < 10; ++i) {
+    short_ones.push_back(std::make_unique<HttpClient>(server_->port()));
+    short_ones.back()->SendRequest("POST", "/v1/completions", body(100, 8));
+  }
+  while (engine_->stats().num_waiting < 10) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const int64_t begin = seen.steps;
+  seen.holds = false;
+  for (const auto& client : short_ones) {
+    const HttpReply reply = client->Read();
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(json::parse(reply.body)["usage"]["completion_tokens"], 8);
+  }
+  // A quarter of each step, 512 tokens, is theirs: two steps for 1,000 tokens of prompts, then one for each
+  // further token.
+  EXPECT_LE(seen.last_short_step - begin, 10);
+  EXPECT_LT(seen.long_len_then, 100'000);
+  EXPECT_EQ(long_one.Read().status, 200);
 }
 
 // Host memory grew by a kilobyte or two per request.

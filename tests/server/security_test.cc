@@ -2,9 +2,11 @@
 // key, names are never paths, and pages of other origins learn nothing unless they were allowed to.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <sstream>
 
 #include "base/log.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/server_fixture.h"
 
 namespace attest::testing {
@@ -80,6 +82,30 @@ TEST_F(Security, KeysMatchWholeAndOnly) {
   }
 }
 
+TEST_F(Security, AKeyOfAnyLengthThatIsNotTheKeyIsRefused) {
+  const std::string key = "a-key-of-21-characters";
+  options_.api_keys = {key};
+  StartServer();
+  HttpClient client(port());
+  const auto status = [&](const std::string& sent) {
+    client.SendRequest("GET", "/v1/models", {}, "Authorization: Bearer " + sent + "\r\n");
+    return client.Read().status;
+  };
+  EXPECT_EQ(status(key), 200);
+  for (size_t length = 0; length <= 3 * key.size(); ++length) {
+    std::string repeated;
+    while (repeated.size() < length) repeated += key;
+    repeated.resize(length);
+    EXPECT_EQ(status(repeated), length == key.size() ? 200 : 401) << length;
+  }
+  for (size_t at = 0; at < key.size(); ++at) {
+    std::string wrong = key;
+    wrong[at] = static_cast<char>(wrong[at] ^ 1);
+    EXPECT_EQ(status(wrong), 401) << at;
+  }
+  EXPECT_EQ(status(std::string(20'000, 'a')), 401);
+}
+
 TEST_F(Security, WithoutAllowedOriginsBrowsersLearnNothing) {
   StartServer();
   const char* const origin = "Origin: https://evil.example\r\n";
@@ -127,31 +153,95 @@ TEST_F(Security, AnyOriginMayBeAllowed) {
             "*");
 }
 
-// Lists that a client can make as long as its body.
-TEST_F(Security, ListsAreBounded) {
+// Whatever a client can make as long as its body has a limit; what passes it is told with both numbers.
+TEST_F(Security, ListsStringsAndNestingAreBounded) {
   StartServer();
   const auto list = [](size_t size, const char* item) {
     std::string out = "[";
     for (size_t i = 0; i < size; ++i) out.append(i == 0 ? "" : ",").append(item);
     return out + "]";
   };
-  for (const auto& [field, value] :
-       {std::pair("prompt", list(1025, "\"a\"")), std::pair("stop_token_ids", list(1025, "1")),
-        std::pair("stop", list(17, "\"a\"")), std::pair("bad_words", list(129, "\"a\"")),
-        std::pair("allowed_token_ids", list(301, "1"))}) {
-    const std::string prompt = std::string(field) == "prompt" ? "" : R"("prompt":"a",)";
-    const HttpReply reply = Complete("{" + prompt + "\"" + field + "\":" + value + "}");
+  const auto text = [](size_t size) { return "\"" + std::string(size, 'x') + "\""; };
+  struct Case {
+    const char* field;
+    std::string value;
+    int given, limit;
+    bool is_chat = false;
+  };
+  const Case cases[] = {
+      {"prompt", list(1025, "\"a\""), 1025, 1024},
+      {"prompt", list(1025, "[1]"), 1025, 1024},
+      {"prompt", list(257, "1"), 257, 256},
+      {"stop", list(17, "\"a\""), 17, 16},
+      {"stop", text(1025), 1025, 1024},
+      {"stop", list(1, text(2000).c_str()), 2000, 1024},
+      {"stop_token_ids", list(1025, "1"), 1025, 1024},
+      {"bad_words", list(129, "\"a\""), 129, 128},
+      {"bad_words", list(1, text(1025).c_str()), 1025, 1024},
+      {"allowed_token_ids", list(301, "1"), 301, 300},
+      {"cache_salt", text(1025), 1025, 1024},
+      {"n", "129", 129, 128},
+      {"messages", list(16385, R"({"role":"user"})"), 16385, 16384, /*is_chat=*/true},
+      {"messages[0].content", list(4097, R"({"type":"text","text":"a"})"), 4097, 4096, /*is_chat=*/true},
+  };
+  for (const Case& c : cases) {
+    const std::string field = c.field;
+    const std::string body = field == "messages" ? R"({"messages":)" + c.value
+                             : c.is_chat ? R"({"messages":[{"role":"user","content":)" + c.value + "}]"
+                             : field == "prompt" ? R"({"prompt":)" + c.value
+                                                 : R"({"prompt":"a",")" + field + "\":" + c.value;
+    const HttpReply reply = c.is_chat ? Chat(body + "}") : Complete(body + "}");
     EXPECT_EQ(reply.status, 400) << field;
-    EXPECT_EQ(Json(reply)["error"]["param"], field);
-    EXPECT_NE(Json(reply)["error"]["message"].get<std::string>().find("at most"), std::string::npos)
-        << reply.body;
+    const json error = Json(reply)["error"];
+    EXPECT_EQ(error["param"], field);
+    const std::string message = error["message"];
+    EXPECT_NE(message.find(std::to_string(c.given)), std::string::npos) << message;
+    EXPECT_NE(message.find(std::to_string(c.limit)), std::string::npos) << message;
+    EXPECT_LT(message.size(), 400u) << "it quotes what it was sent";
   }
-  const HttpReply messages = Chat(R"({"messages":)" + list(16385, R"({"role":"user"})") + "}");
-  EXPECT_EQ(messages.status, 400);
-  EXPECT_NE(messages.body.find("at most 16384"), std::string::npos) << messages.body;
-  const HttpReply parts =
-      Chat(R"({"messages":[{"role":"user","content":)" + list(4097, R"({"type":"text","text":"a"})") + "}]}");
-  EXPECT_NE(parts.body.find("at most 4096"), std::string::npos) << parts.body;
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}")}) {
+    const auto nested = [&](int depth) {
+      std::string out = R"({"prompt":"a","max_tokens":1,"metadata":)";
+      for (int i = 0; i < depth; ++i) out += open;
+      out += "1";
+      for (int i = 0; i < depth; ++i) out += close;
+      return out + "}";
+    };
+    EXPECT_EQ(Complete(nested(63)).status, 200);
+    const HttpReply reply = Complete(nested(69));
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_NE(reply.body.find("70 levels deep, the limit is 64"), std::string::npos) << reply.body;
+  }
+}
+
+// Work that a client's strings could make exponential or quadratic ends in a moment. The bound is a hundred
+// times what it takes, and far below what the quadratic work would.
+TEST_F(Security, StringsMadeToBeSlowAreNot) {
+  options_.http.max_body_bytes = 16 << 20;
+  std::vector<int32_t> run(200, 'a');
+  script_ = [run](const Request&) { return run; };
+  StartServer();
+  // Every stop and every bad word is a prefix of the text at every token, and never all of it.
+  json almost = json::array(), words = json::array();
+  for (int i = 0; i < 16; ++i) almost.push_back(std::string(1023 - static_cast<size_t>(i), 'a') + "b");
+  for (int i = 0; i < 128; ++i) words.push_back(std::string(1023 - static_cast<size_t>(i), 'a') + "b");
+  const std::string digits(2 << 20, '1');
+  const std::pair<std::string, int> bodies[] = {
+      {json({{"prompt", "a"}, {"max_tokens", 200}, {"stop", almost}, {"bad_words", words}}).dump(), 200},
+      {R"({"prompt":"a","temperature":)" + digits + "}", 400},
+      {R"({"prompt":"a","temperature":0.)" + digits + R"(,"max_tokens":1})", 200},
+      {R"({"prompt":"a","temperature":1e)" + digits + "}", 400},
+      {R"({"prompt":"a","x":")" + std::string(2 << 20, '\\') + R"(","max_tokens":1})", 200},
+      {std::string(2 << 20, '['), 400},
+      {std::string(2 << 20, '"'), 400},
+      {R"({"prompt":")" + std::string(2 << 20, 'a') + "\"}", 400}};
+  for (const auto& [body, status] : bodies) {
+    const auto begin = std::chrono::steady_clock::now();
+    const HttpReply reply = Complete(body);
+    EXPECT_EQ(reply.status, status) << body.substr(0, 60) << "\n" << reply.body.substr(0, 300);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(kSanitized ? 60 : 10))
+        << body.substr(0, 60);
+  }
 }
 
 }  // namespace

@@ -32,19 +32,20 @@ class ToyServerFixture : public ::testing::Test {
   }
   ~ToyServerFixture() override { SetLogLevel(LogLevel::kInfo); }
 
-  void StartServer() {
+  void StartServer(std::unique_ptr<StepRunner> runner = nullptr) {
+    if (runner == nullptr) {
+      runner = std::make_unique<ToyRunner>(ToyOptions{.num_blocks = options_.num_blocks,
+                                                      .block_size = options_.block_size,
+                                                      .vocab_size = options_.vocab_size,
+                                                      .log = &log_,
+                                                      .before_run = before_run_});
+    }
     metrics_ = std::make_unique<ServerMetrics>(MetricsOptions{.model_name = "m",
                                                               .max_model_len = 512,
                                                               .block_size = 16,
                                                               .num_blocks = 200,
                                                               .attention_kernels = {}});
-    auto engine = Engine::Start(options_,
-                                std::make_unique<ToyRunner>(ToyOptions{.num_blocks = options_.num_blocks,
-                                                                       .block_size = options_.block_size,
-                                                                       .vocab_size = options_.vocab_size,
-                                                                       .log = &log_,
-                                                                       .before_run = before_run_}),
-                                metrics_.get());
+    auto engine = Engine::Start(options_, std::move(runner), metrics_.get());
     ASSERT_TRUE(engine) << engine.error().message;
     engine_ = std::move(*engine);
     ServerOptions server;
