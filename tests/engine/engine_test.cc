@@ -426,11 +426,17 @@ TEST(Engine, ItsEndAbortsWhatRuns) {
   Gate gate{.step = 3};
   std::jthread opener;
   {
-    const auto engine = StartToy(SmallOptions(), {.before_run = gate.Hook()});
+    // Should the destructor come late, many slow steps are left: it cannot come after them.
+    const auto hook = [&gate, hold = gate.Hook()](const StepBatch& batch) -> Status {
+      ATTEST_RETURN_IF_ERROR(hold(batch));
+      if (gate.run > gate.step) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return {};
+    };
+    const auto engine = StartToy(SmallOptions(), {.before_run = hook});
     for (uint32_t i = 0; i < 30; ++i) tickets.push_back(MustSubmit(*engine, MakeRequest(i, 20, 150)));
     gate.WaitUntilInside();
     opener = std::jthread([&gate] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the destructor is waiting by then
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the destructor mostly waits by then
       gate.open = true;
     });
   }
@@ -446,7 +452,7 @@ TEST(Engine, ItsEndAbortsWhatRuns) {
 TEST(Engine, ReportsWhatThePrefixCacheGaveAndForgetsItOnReset) {
   std::atomic<bool> slow{false};
   const auto engine = StartToy(SmallOptions(), {.before_run = [&slow](const StepBatch&) -> Status {
-                                 if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                                 if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(100));
                                  return {};
                                }});
   const auto serve = [&](bool score_prompt) {
@@ -466,7 +472,8 @@ TEST(Engine, ReportsWhatThePrefixCacheGaveAndForgetsItOnReset) {
   EXPECT_EQ(engine->stats().prefix_cache_hits, 16);
   EXPECT_EQ(engine->stats().free_blocks, 63);  // cached ones may be had
 
-  // While a sequence runs nothing is forgotten: it runs, slowly, until there is an answer.
+  // While a sequence runs nothing is forgotten: it runs, slowly, until there is an answer. Its 180 steps
+  // would take 18 seconds, which no pause of this thread outlasts.
   slow = true;
   const Ticket running = MustSubmit(*engine, MakeRequest(2, 20, 180));
   while (engine->stats().num_running == 0) std::this_thread::yield();

@@ -15,7 +15,6 @@
 #include "io/checkpoint.h"
 #include "model/model.h"
 #include "tests/engine/sequential_engine.h"
-#include "tests/support/sanitizers.h"
 #include "tests/support/toy_runner.h"
 
 namespace attest::testing {
@@ -331,7 +330,6 @@ TEST(SlidingWindows, BlocksGivenBackMayBecomeNansAndNoBitChanges) {
   const std::vector<RequestSpec> specs = WindowedRequests();
   for (const char* name : {"tiny_mistral_window", "tiny_ministral_hybrid"}) {
     for (const DType kv_dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3, DType::kI8}) {
-      if (kSanitized && kv_dtype != DType::kBF16) continue;
       SCOPED_TRACE(::testing::Message() << name << " with KV in " << DTypeName(kv_dtype));
       WindowedModel loaded = LoadWindowed(name, kv_dtype, /*deterministic=*/true);
       const WindowedTexts want = ServeWindowed(loaded, specs, {.alone = true, .gives_back = false});
@@ -357,7 +355,6 @@ TEST(SlidingWindows, TheFastKernelsReadNothingThatWasGivenBack) {
   const std::vector<RequestSpec> specs = WindowedRequests();
   for (const char* name : {"tiny_mistral_window", "tiny_ministral_hybrid"}) {
     for (const DType kv_dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3, DType::kI8}) {
-      if (kSanitized && kv_dtype != DType::kBF16) continue;
       SCOPED_TRACE(::testing::Message() << name << " with KV in " << DTypeName(kv_dtype));
       WindowedModel loaded = LoadWindowed(name, kv_dtype, /*deterministic=*/false);
       for (const int32_t budget : {7, 20, 400}) {
