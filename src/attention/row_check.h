@@ -4,23 +4,19 @@
 // The bound, per output element d, with u = 2^-24, w_j the softmax weight of key j, and o_d the row itself:
 //
 //   |m_d - o_d|                     what rounding the queries costs: m is the oracle on queries rounded to
-//   bf16
-//                                   (kBf16; kF32 rounds none, and m = o)
+//                                   bf16 (kBf16; kF32 rounds none, and m = o)
 //   sum_j w_j (e_j + mean e + c) |v_jd|
 //                                   scores, exponentials and sums in float32, in any order and any split:
-//                                   e_j = u (head_dim + 8) |scale| sum_d |q_d k_jd|   the dot product, worst
-//                                   case
+//                                   e_j = u (head_dim + 8) |scale| sum_d |q_d k_jd|   the dot product
 //                                       + 8 u (|s_j| + max |s| + |ALiBi_j|)           what is added to it
 //                                       + 2^-20 softcap + x                           tanh; x bounds exp2
-//                                   c = 8 u (8 + sqrt(keys)): sums over keys, eight times their random walk
-//   r_d                             kBf16: weights rounded to bf16, errors of either sign and independent:
-//                                   5 * 2^-8 (sqrt(sum w_j^2 v_jd^2) + |o_d| sqrt(sum w_j^2)), 8.7 deviations
-//                                   of a uniform error of 2^-8, or their worst case 2^-7 (sum w_j |v_jd| +
-//                                   |o_d|) where that is less
+//                                   c = 2 u (8 + keys): the sums over keys of numerator and denominator
+//   2^-8 (sum w_j |v_jd| + |o_d|)   kBf16: weights rounded to bf16, above and below the fraction bar
 //   4 u |o_d|, and half a unit in the last place of an output stored in fewer bits
 //
-// The first two are worst cases but for the sums; so a row over its budget is wrong, not unlucky. The other
-// way round the bound is useful because it is small: tests/attention/row_check_test.cc shows what it rejects.
+// All are worst cases: a row over its budget is wrong, not unlucky. Nothing takes roundings as independent,
+// since copies of one key, as a prompt that repeats itself has them, all round alike. The other way round the
+// bound is useful because it is small: tests/attention/row_check_test.cc shows what it rejects.
 #pragma once
 
 #include <cstdint>
@@ -77,13 +73,12 @@ class RowChecker {
 
   const RowSumOps& ops_;
   std::vector<double> expected_, model_;                  // [v_head_dim]
-  std::vector<double> magnitude_, absolute_, squares_;    // [v_head_dim]
+  std::vector<double> magnitude_, absolute_;              // [v_head_dim]
   std::vector<int64_t> keys_;                             // the visible ones
   std::vector<double> weights_, model_weights_, errors_;  // of each of them
   std::vector<float> query_, rounded_, key_;
   double lse_ = 0, model_lse_ = 0;
   double relative_ = 0;  // of the denominator: the weighted mean of e_j, plus c
-  double random_ = 0;    // kBf16: sqrt(sum w_j^2)
   bool asked_the_oracle_ = false;
 };
 

@@ -317,6 +317,57 @@ TEST(RowCheck, HoldsWhereCopiesOfAKeyRoundAlikeAndEightDeviationsDoNot) {
   std::printf("largest error over copies of two keys: %.1f deviations\n", largest);
 }
 
+// Every kernel of this arithmetic is right on the batch.
+void ExpectTheBoundHolds(AttentionBatch& batch, AttentionArithmetic arithmetic) {
+  double largest = 0;
+  for (const KernelEntry* entry : RunnableKernels()) {
+    const std::string forced = ForcedWherePossible(*entry, batch.spec());
+    if (forced.empty() || entry->contract.arithmetic != arithmetic) continue;
+    const AttentionRouter router = AttentionRouter::Create(ThisCpu(), forced).value();
+    const AttentionPlanPtr plan = PlanAttention(router, batch.spec(), batch.lengths(), 2).value();
+    const AttentionBatch::Output output = batch.MakeOutput(kNaN);
+    AttendParams(*plan, batch.Tensors(output), Team(2), false);
+    const AttentionParams params = batch.Params(output);
+    RowChecker checker;
+    for (const PlanGroup& group : plan->groups()) {
+      for (const int32_t seq : group.seqs) {
+        for (int32_t row = 0; row < batch.q_begin().length(seq); ++row) {
+          const RowVerdict verdict =
+              checker.Check(params, group.route.entry().contract.arithmetic, seq, row, 0);
+          EXPECT_TRUE(verdict.ok()) << forced << " row " << row << ": " << verdict.computed << ", expected "
+                                    << verdict.expected << " within " << verdict.budget;
+          largest = std::max(largest, verdict.ratio);
+        }
+      }
+    }
+  }
+  std::printf("largest error %.3f of the budget\n", largest);
+}
+
+// Two keys, one in two places of three. The weight of the other is 1, and that of each of its copies just
+// above the middle of two bf16: all are rounded up by nearly 2^-8 of themselves.
+TEST(RowCheck, HoldsWhereEveryWeightRoundsUp) {
+  AttentionSpec spec = MakeSpec(1, 1, 64);
+  spec.wants_lse = false;
+  spec.scale = -std::log(0.5f + 1.02f * 0x1p-9f) / 64;
+  AttentionBatch batch(spec, {1, 4}, {4096, 4096});
+  batch.FillQ([](int, int, int, int) { return 1.0f; });
+  batch.FillK([](int, int key, int, int) { return key % 3 == 0 ? 1.0f : 0.0f; });
+  batch.FillV([](int, int key, int, int) { return key % 3 == 0 ? 1.0f : -1.0f; });
+  ExpectTheBoundHolds(batch, AttentionArithmetic::kBf16);
+}
+
+// Partial sums of equal terms, each of which loses nearly half a unit in the same direction.
+TEST(RowCheck, HoldsWhereEverySumRoundsDown) {
+  AttentionSpec spec = MakeSpec(1, 1, 64);
+  spec.wants_lse = false;
+  spec.kv_dtype = DType::kF32;
+  AttentionBatch batch(spec, {1, 4}, {16384, 16384});
+  batch.FillQ([](int, int, int, int) { return 0.0f; });
+  batch.FillV([](int, int, int, int) { return 1 + 0.45f * 0x1p-10f; });
+  ExpectTheBoundHolds(batch, AttentionArithmetic::kF32);
+}
+
 TEST(RowCheck, RejectsAWrongLse) {
   AttentionBatch batch(MakeSpec(2, 1, 32), {1, 3}, {20, 0});
   const AttentionBatch::Output output = batch.MakeOutput(kNaN);

@@ -20,9 +20,6 @@ struct RowSumOps {
   DotSums (*dot)(const float* a, const float* b, int64_t n);
   // out += weight * v and magnitude += error * |v|.
   void (*add)(const float* v, int64_t n, double weight, double error, double* out, double* magnitude);
-  // out += weight * v, absolute += |weight * v| and squares += (weight * v)^2.
-  void (*add_squares)(const float* v, int64_t n, double weight, double* out, double* absolute,
-                      double* squares);
 };
 
 extern const RowSumOps kRowSumsPortable;
