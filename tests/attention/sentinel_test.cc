@@ -17,6 +17,7 @@
 
 #include "attention/replay.h"
 #include "base/log.h"
+#include "tests/support/attention_case_list.h"
 #include "tests/support/attention_run.h"
 #include "tests/support/temp_folder.h"
 
