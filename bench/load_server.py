@@ -3,7 +3,7 @@
 
     python3 bench/load_server.py [SCENARIO ...] [--binary build/release/attest] [--idle 5000 --active 500 ...] [--quick]
 
-Without names every scenario runs that needs no root; each asserts, and prints one JSON line with its figures. --quick takes small counts, as
+Without names every scenario runs that needs neither root nor attest_mutated; each asserts, and prints one JSON line with its figures. --quick takes small counts, as
 the tests do. Standard library only; Linux. The model is random and tiny (bench/tiny_model.py): it is the server that is
 measured. docs/operations.md says how each figure is taken.
 """
@@ -374,12 +374,14 @@ def ahead(options):
     """Requests sent ahead of their answers, and bodies that wait for 100 Continue, all beside each other: each is answered, in
     order, by its own id."""
     kinds = [(completion, {"max_tokens": 1}, 200), (completion, {"max_tokens": 3, "stream": True}, 200),
-             (completion, {"max_tokens": 2, "n": 2}, 200), (completion, {"max_tokens": -1}, 400), (None, {}, 200)]
+             (completion, {"max_tokens": 2, "n": 2}, 200), (completion, {"max_tokens": -1}, 400), (None, "/v1/models", 200),
+             (None, "/engine", 200), (None, "/no/such/path", 404)]
     errors = []
 
     def request(name, kind):
         make, fields, status = kinds[kind % len(kinds)]
-        message = make(name, **fields) if make else f"GET /v1/models HTTP/1.1\r\nHost: t\r\nX-Request-Id: {name}\r\n\r\n".encode()
+        message = (make(name, **fields) if make else
+                   f"GET {fields} HTTP/1.1\r\nHost: t\r\nX-Request-Id: {name}\r\n\r\n".encode())
         return message, status
 
     def sends_ahead(server, number):
@@ -726,10 +728,8 @@ def full_disk(options):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
     try:
         pathlib.Path(folder, "filler").write_bytes(b"x" * 60_000)
-        mutated = pathlib.Path(options.binary).parent / "tests/mutants/attest_mutated"
-        mutated_options = argparse.Namespace(**{**vars(options), "binary": str(mutated)})
-        with Server(mutated_options, "--verify-attention", "1", "--attention-cases", folder,
-                    environment={"ATTEST_MUTANT": options.mutant}) as server:
+        mutated, environment = broken_binary(options)
+        with Server(mutated, "--verify-attention", "1", "--attention-cases", folder, environment=environment) as server:
             for i in range(20):
                 reply = server.ask(prompt=f"a prompt that is longer than a block of tokens {i}" * 3, max_tokens=20)
                 assert reply.status == 200, reply.body
@@ -743,8 +743,54 @@ def full_disk(options):
         os.rmdir(folder)
 
 
+def broken_binary(options):
+    """The program with a kernel that computes wrong rows: its options."""
+    binary = pathlib.Path(options.binary).parent / "tests/mutants/attest_mutated"
+    return argparse.Namespace(**{**vars(options), "binary": str(binary)}), {"ATTEST_MUTANT": options.mutant}
+
+
+def mismatch(options):
+    """A kernel that is wrong, found while streams run and others look on: it is put out of use, and every text is the right
+    one. attest_mutated."""
+    prompts = [f"a prompt that is longer than a block of tokens, {i} " * (1 + i % 3) for i in range(options.long)]
+    flags = ("--compute", "f32", "--verify-attention", "1", "--max-num-seqs", "16")
+    mutated, environment = broken_binary(options)
+
+    def run(binary, environment):
+        with tempfile.TemporaryDirectory() as cases, Server(binary, *flags, "--attention-cases", cases,
+                                                            environment=environment) as server:
+            texts, stop = [None] * len(prompts), threading.Event()
+
+            def ask(first):
+                for i in range(first, len(prompts), 8):
+                    texts[i] = server.ask(prompt=prompts[i], max_tokens=40, stream=False).text()
+
+            def look():
+                while not stop.is_set():
+                    for path in ("/health", "/engine", "/metrics", "/load"):
+                        assert server.get(path).status == 200
+
+            threads = [threading.Thread(target=ask, args=(first,)) for first in range(8)] + [threading.Thread(target=look)]
+            for thread in threads:
+                thread.start()
+            for thread in threads[:-1]:
+                thread.join()
+            stop.set()
+            threads[-1].join()
+            assert server.metric("kv_cache_usage_perc") == 0
+            return texts, server.metric("attention_mismatches_total"), server.get("/health").body
+
+    right, none, _ = run(options, None)
+    texts, found, health = run(mutated, environment)
+    assert found > 0 and none == 0, (found, none)
+    assert b'"degraded"' in health, health
+    same = sum(a == b for a, b in zip(texts, right))
+    assert None not in right and same == len(prompts), f"only {same} of {len(prompts)} texts are right"
+    return {"requests": len(prompts), "mismatches": found, "quarantined": json.loads(health)["attention"]["quarantined"]}
+
+
 EVERYWHERE = (binds, crowd, kill, drain, exhaustion, storm, hostile, ahead, keep_alive, growth, streams)
-SCENARIOS = {f.__name__: f for f in (*EVERYWHERE, half_open, full_disk)}
+SCENARIOS = {f.__name__: f for f in (*EVERYWHERE, mismatch, half_open, full_disk)}
 QUICK = {"idle": 200, "active": 50, "tokens": 12_000, "seconds": 2.0, "requests": 1000, "growth": 2000, "ahead": 100, "storm": 64, "long": 12, "hostile": 4,
          "hostile_seconds": 2.0, "draining": 16}
 
@@ -772,7 +818,7 @@ def main():
     parser.add_argument("--hostile-seconds", type=float, default=45)
     parser.add_argument("--good-tokens", type=int, default=40)
     parser.add_argument("--draining", type=int, default=64)
-    parser.add_argument("--mutant", default="zero_trip_loop", help="full_disk: how attest_mutated is broken")
+    parser.add_argument("--mutant", default="zero_trip_loop", help="mismatch, full_disk: how attest_mutated is broken")
     parser.add_argument("--verify", type=float, default=0, help="share of the attention rows that the sentinel checks")
     parser.add_argument("--sanitized", action="store_true", help="a sanitizer's build: it may be slow, and its memory may grow")
     parser.add_argument("--quick", action="store_true")

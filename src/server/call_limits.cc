@@ -17,4 +17,21 @@ Expected<std::string> ServedModelName(const JsonFields& fields, const CallLimits
               "model");
 }
 
+size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len) {
+  constexpr size_t kShortening = 4;
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(id).size());
+  }
+  return kShortening * longest * static_cast<size_t>(max_model_len);
+}
+
+Status CheckTextSize(std::string_view text, const std::string& field, const CallLimits& limits) {
+  if (text.size() <= limits.max_text_bytes) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is a text of {} bytes, the limit of a context of {} tokens is {}", field,
+                          text.size(), limits.max_model_len, limits.max_text_bytes),
+              field);
+}
+
 }  // namespace attest

@@ -47,7 +47,8 @@ CallLimits LimitsOf(const ServerOptions& options, const ServerContext& context) 
           .default_sampling = context.default_sampling,
           .max_model_len = engine.max_model_len,
           .vocab_size = engine.vocab_size,
-          .max_choices = std::min(kMaxChoices, engine.max_queue)};
+          .max_choices = std::min(kMaxChoices, engine.max_queue),
+          .max_text_bytes = MaxTextBytes(context.tokenizer, engine.max_model_len)};
 }
 
 }  // namespace

@@ -38,6 +38,9 @@ inline constexpr std::chrono::seconds kSystemSlack{5};
 // A peer that answers no probe is gone after 30 + 3 * 10 seconds.
 inline constexpr int kProbeAfterSeconds = 30, kProbeSeconds = 10, kProbes = 3;
 
+// Gives its memory back: neither = {} nor = std::string() does.
+inline void FreeString(std::string& text) { std::string().swap(text); }
+
 enum class ConnectionState {
   kReading,    // a request, or waiting for one
   kHandling,   // dispatched, not yet answered
@@ -86,7 +89,7 @@ struct Connection {
     out_begin += n;
     if (out_begin < unread()) return;
     out.erase(0, std::exchange(out_begin, 0));
-    if (out.empty() && out.capacity() > kKeptCapacity) out = {};
+    if (out.empty() && out.capacity() > kKeptCapacity) FreeString(out);
   }
   [[nodiscard]] size_t unread() const { return out.size() - out_begin; }
   [[nodiscard]] bool answering() const {

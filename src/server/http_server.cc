@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -104,7 +105,7 @@ class BoostHttpServer final : public HttpServer {
   HttpHandler* handler_ = nullptr;
   uint16_t port_ = 0;
   std::thread thread_;
-  std::thread::id io_thread_;  // its id also while it is joined
+  std::atomic<std::thread::id> io_thread_;  // set by itself; its id also while it is joined
 
   // I/O thread only.
   ConnectionTable connections_;
@@ -118,12 +119,12 @@ void BoostHttpServer::Run(HttpHandler& handler) {
   handler_ = &handler;
   work_.emplace(io_.get_executor());
   thread_ = std::thread([this] {
+    io_thread_ = std::this_thread::get_id();
     listener_.Start([this](tcp::socket socket) { AddConnection(std::move(socket)); },
                     [this] { return TurnAway(); });
     Tick();
     io_.run();
   });
-  io_thread_ = thread_.get_id();
 }
 
 void BoostHttpServer::AddConnection(tcp::socket socket) {
@@ -238,7 +239,7 @@ void BoostHttpServer::Dispatch(Connection& c) {
   c.keep_alive = message.keep_alive() && !shutting_down_ && !c.is_spare;
   c.chunked = message.version() >= 11;
   if (options_.log_requests) c.log_line = fmt::format("{} {}", request.method, request.path.substr(0, 256));
-  if (c.in.empty() && c.in.capacity() > kKeptCapacity) c.in = {};
+  if (c.in.empty() && c.in.capacity() > kKeptCapacity) FreeString(c.in);
   BeginAnswer(c, request.request_id);
   handler_->OnRequest(c.exchange, std::move(request));
 }
@@ -368,7 +369,7 @@ void BoostHttpServer::StartLinger(Connection& c) {
   c.socket.shutdown(tcp::socket::shutdown_send, ec);
   c.state = State::kLingering;
   c.linger_begin = Clock::now();
-  c.in = {};
+  FreeString(c.in);
   WaitRead(c);
 }
 

@@ -298,10 +298,12 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   // clients are written for.
   const EncodeOptions encode{.add_special_tokens = add_special.value_or(true)};
   const bool wants_offsets = call.sampling.logprobs.has_value() && !call.echo;
-  const auto add_text = [&](const json& text) {
+  const auto add_text = [&](const json& text) -> Status {
+    ATTEST_RETURN_IF_ERROR(CheckTextSize(text.get_ref<const std::string&>(), "prompt", limits));
     call.prompts.push_back(limits.tokenizer.Encode(text.get_ref<const std::string&>(), encode));
     if (wants_offsets) call.prompt_lengths.push_back(NumCodePoints(text.get_ref<const std::string&>()));
     if (call.echo) call.echo_texts.push_back(text.get<std::string>());
+    return {};
   };
   const auto add_ids = [&](std::vector<int32_t> ids) {
     if (call.echo || wants_offsets) {
@@ -314,7 +316,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   constexpr std::string_view kShapes =
       "a string, a list of strings, a list of token ids or a list of such lists";
   if (prompt->is_string()) {
-    add_text(*prompt);
+    ATTEST_RETURN_IF_ERROR(add_text(*prompt));
   } else if (!prompt->is_array() || prompt->empty()) {
     return WrongType("prompt", kShapes, *prompt);
   } else if (const json& first = prompt->front(); first.is_number()) {
@@ -331,7 +333,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
         return WrongType("prompt", kShapes, item);
       }
       if (item.is_string()) {
-        add_text(item);
+        ATTEST_RETURN_IF_ERROR(add_text(item));
       } else {
         ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, kMaxListedIds, "prompt"));
         add_ids(std::move(ids));

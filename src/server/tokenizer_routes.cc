@@ -29,6 +29,7 @@ Expected<std::vector<int32_t>> EncodeText(const JsonFields& fields, const CallLi
     return Fail(ErrorCode::kInvalidArgument, "prompt is missing: give a prompt (a string) or messages",
                 "prompt");
   }
+  ATTEST_RETURN_IF_ERROR(CheckTextSize(*prompt, "prompt", limits));
   ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));
   return limits.tokenizer.Encode(*prompt, {.add_special_tokens = add_special.value_or(true)});
 }

@@ -45,10 +45,20 @@ class BpeScratch {
       : cache_mask_(std::bit_ceil(std::clamp(static_cast<size_t>(vocab_size), kMinEntries, kMaxEntries)) - 1),
         cache_(std::make_unique<CacheEntry[]>(cache_mask_ + 1)) {}
 
+  // Gives back what one huge piece needed: 24 bytes and more for each of its bytes, which nobody needs again.
+  void Trim() {
+    if (symbols_.capacity() <= kKeptSymbols && heap_.capacity() <= kKeptSymbols) return;
+    // Assigning {} would keep the memory.
+    std::vector<int32_t>().swap(symbols_);
+    std::vector<Candidate>().swap(heap_);
+    std::vector<Link>().swap(links_);
+  }
+
  private:
   friend class BpeModel;
   static constexpr size_t kMinEntries = 1 << 8;
   static constexpr size_t kMaxEntries = 1 << 15;  // 2 MiB; a new piece evicts the one in its place
+  static constexpr size_t kKeptSymbols = 1 << 16;
   struct alignas(64) CacheEntry {
     uint8_t length = 0;  // 0 is empty
     uint8_t count = 0;

@@ -176,6 +176,7 @@ std::unique_ptr<BpeScratch> PipelineTokenizer::TakeScratch() const {
 }
 
 void PipelineTokenizer::ReturnScratch(std::unique_ptr<BpeScratch> scratch) const {
+  scratch->Trim();
   const std::lock_guard lock(scratch_mutex_);
   if (scratches_.size() < kKeptScratches) scratches_.push_back(std::move(scratch));
 }

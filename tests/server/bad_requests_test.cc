@@ -1,6 +1,8 @@
 // What clients send wrong: each gets the error object that names the field, and the next request is served.
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "tests/support/server_fixture.h"
 
 namespace attest::testing {
@@ -261,6 +263,26 @@ TEST_F(BadRequests, APromptLongerThanTheContextIsRefused) {
   Check("/v1/completions", ids(5000), "prompt");
   Check("/v1/chat/completions",
         json({{"messages", {{{"role", "user"}, {"content", std::string(400, 'x')}}}}}).dump(), "messages");
+  ExpectAlive();
+}
+
+// Megabytes of blanks took eight seconds of a thread and half a gigabyte to encode, to be refused then.
+TEST_F(BadRequests, ATextThatNoContextCouldHoldIsNotEncoded) {
+  StartServer();
+  // 256 tokens of up to 5 bytes ("<bos>"), four times.
+  const std::string text(5121, 'x');
+  const std::string told = " is a text of 5121 bytes, the limit of a context of 256 tokens is 5120";
+  for (const auto& [path, body, field] :
+       {std::tuple("/v1/completions", json({{"prompt", text}}), "prompt"),
+        std::tuple("/v1/completions", json({{"prompt", {"a", text}}}), "prompt"),
+        std::tuple("/tokenize", json({{"prompt", text}}), "prompt"),
+        // The template adds "[user]" and "[assistant]".
+        std::tuple("/v1/chat/completions",
+                   json({{"messages", {{{"role", "user"}, {"content", text.substr(17)}}}}}), "messages")}) {
+    Check(path, body.dump(), field);
+    EXPECT_NE(Post(port(), path, body.dump()).body.find(field + told), std::string::npos) << path;
+  }
+  EXPECT_EQ(Post(port(), "/tokenize", json({{"prompt", text.substr(1)}}).dump()).status, 200);
   ExpectAlive();
 }
 
