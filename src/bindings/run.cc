@@ -130,7 +130,7 @@ attest_status Begin(const attest_attention_plan* plan, const attest_attention_ar
   attest_attention_args args{};
   reasons.Require(plan != nullptr, "plan", "NULL", "a plan");
   reasons.Require(out != nullptr, "call", "NULL", "where to put the call");
-  if (!ReadStruct("args", c_args, &args, reasons) || !reasons.empty()) {
+  if (!ReadStruct("args", c_args, &args, reasons) || plan == nullptr || out == nullptr) {
     return Report(ATTEST_INVALID_ARGUMENT, reasons, error);
   }
   attest_attention_call kv;
@@ -154,7 +154,7 @@ attest_status RunWith(const attest_attention_plan* plan, const attest_attention_
                       attest_error** error, Fn spread) {
   return Guarded(error, [&]() -> attest_status {
     attest_attention_call* call = nullptr;
-    if (const attest_status status = Begin(plan, args, &call, error); status != ATTEST_OK) return status;
+    if (const attest_status status = Begin(plan, args, &call, error); call == nullptr) return status;
     spread(*call->call);
     attest_attention_end(call);
     return ATTEST_OK;
@@ -236,7 +236,9 @@ attest_status attest_threads_create(int32_t num_threads, int32_t pin, attest_thr
     reasons.Require(num_threads >= 1 && num_threads <= attest::bindings::kMaxShares, "num_threads",
                     num_threads, fmt::format("1 to {}", attest::bindings::kMaxShares));
     reasons.RequireFlag("pin", pin);
-    if (!reasons.empty()) return attest::bindings::Report(ATTEST_INVALID_ARGUMENT, reasons, error);
+    if (threads == nullptr || !reasons.empty()) {
+      return attest::bindings::Report(ATTEST_INVALID_ARGUMENT, reasons, error);
+    }
     *threads = new attest_threads({.num_threads = num_threads, .pin = pin != 0});
     return ATTEST_OK;
   });
