@@ -103,9 +103,10 @@ bool HasIsa(const CpuFeatures& cpu, CpuIsa isa) {
     case CpuIsa::kAvx512Vnni:
       return cpu.avx512 && cpu.avx512_vnni;
     case CpuIsa::kAvx512Bf16:
-      return cpu.avx512 && cpu.avx512_bf16;
+      return HasIsa(cpu, CpuIsa::kAvx512Vnni) && cpu.avx512_bf16;
     case CpuIsa::kAmx:
-      return cpu.avx512 && cpu.amx_tile && cpu.amx_bf16 && cpu.amx_int8;
+      return HasIsa(cpu, CpuIsa::kAvx512Bf16) && cpu.avx512_vbmi && cpu.amx_tile && cpu.amx_bf16 &&
+             cpu.amx_int8;
     case CpuIsa::kNeon:
       return cpu.neon;
     case CpuIsa::kNeonBf16:
@@ -141,7 +142,7 @@ CpuFeatures DetectCpu() {
   const bool tiles_saved = (xcr0 & 0x60000) == 0x60000;
   const CpuidRegisters leaf7 = Cpuid(7, 0);
   const CpuidRegisters leaf7_1 = Cpuid(7, 1);
-  cpu.avx2 = ymm_saved && Bit(leaf7.ebx, 5) && Bit(leaf1.ecx, 12) && Bit(leaf1.ecx, 29);
+  cpu.avx2 = ymm_saved && Bit(leaf7.ebx, 5) && Bit(leaf7.ebx, 8) && Bit(leaf1.ecx, 12) && Bit(leaf1.ecx, 29);
   cpu.avx_vnni = cpu.avx2 && Bit(leaf7_1.eax, 4);
   cpu.avx512 = zmm_saved && cpu.avx2 && Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 28) &&
                Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);

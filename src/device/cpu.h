@@ -9,7 +9,7 @@ namespace attest {
 
 struct CpuFeatures {
   // x86-64. Each bit means: the CPU has it AND the operating system saves its registers.
-  bool avx2 = false;    // with fma and f16c
+  bool avx2 = false;    // with fma, f16c and bmi2
   bool avx512 = false;  // f, bw, vl, dq, cd
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
@@ -29,8 +29,10 @@ struct CpuFeatures {
   int logical_cpus = 1;  // that this process may run on
 };
 
-// The instruction-set level a kernel is written for. Each level includes those before it of the same
-// processor family, except that kNeonBf16 includes kNeon alone.
+// The instruction-set level a kernel is written for: what the files that end in its name are compiled with
+// (cmake/AttestTargets.cmake), no less, since the compiler may use all of it. Each level includes those
+// before it of the same processor family, except that kNeonBf16 includes kNeon alone; kAmx has AVX512_VBMI,
+// too.
 enum class CpuIsa {
   kPortable,
   kAvx2,

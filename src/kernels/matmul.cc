@@ -56,9 +56,7 @@ constexpr PathEntry kPaths[] = {
 // little.
 bool WorthChoosing(const PathEntry& entry, const CpuFeatures& cpu) {
   if (!HasIsa(cpu, entry.isa)) return false;
-  if (entry.isa == CpuIsa::kAmx) return cpu.avx512_vnni && cpu.avx512_bf16;
-  if (entry.isa == CpuIsa::kAvx512Bf16) return cpu.avx512_vnni && !cpu.avx512_fp16;
-  return true;
+  return entry.isa != CpuIsa::kAvx512Bf16 || !cpu.avx512_fp16;
 }
 
 Expected<const MatMulPath*> ChoosePath(const PackedMatrix::PackOptions& options) {

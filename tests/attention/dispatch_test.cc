@@ -34,7 +34,8 @@ CpuFeatures Avx2Cpu() {
 }
 CpuFeatures BigCpu() {
   CpuFeatures cpu = Avx2Cpu();
-  cpu.avx512 = cpu.avx512_vnni = cpu.avx512_bf16 = cpu.amx_tile = cpu.amx_bf16 = cpu.amx_int8 = true;
+  cpu.avx512 = cpu.avx512_vnni = cpu.avx512_bf16 = cpu.avx512_vbmi = true;
+  cpu.amx_tile = cpu.amx_bf16 = cpu.amx_int8 = true;
   return cpu;
 }
 

@@ -11,7 +11,9 @@ const ElementwiseOps kElementwisePortable = kRowOps;
 
 const ElementwiseOps& BestElementwiseOps() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kElementwiseAvx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
+    return kElementwiseAvx2;
+  }
 #endif
   return kElementwisePortable;
 }
