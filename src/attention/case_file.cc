@@ -51,8 +51,7 @@ std::string_view FileTypeOf(DType dtype) {
   }
 }
 
-// --- The spec as text
-// ---------------------------------------------------------------------------------------
+// --- The spec as text ---
 
 std::string Text(bool value) { return value ? "true" : "false"; }
 std::string Text(int value) { return fmt::format("{}", value); }
@@ -150,6 +149,7 @@ std::map<std::string, std::string> MetadataOf(const AttentionCaseFile& c) {
   if (spec.window_left) metadata["window_left"] = Text(*spec.window_left);
   if (spec.window_right) metadata["window_right"] = Text(*spec.window_right);
   if (spec.chunk) metadata["chunk"] = Text(*spec.chunk);
+  if (spec.rowwise) metadata["rowwise"] = Text(true);  // absent from files older than it
   for (const auto& [name, text] : c.notes) metadata[std::string(kNotePrefix) + name] = text;
   return metadata;
 }
@@ -207,12 +207,14 @@ Expected<AttentionSpec> ReadSpec(Fields& fields) {
   ATTEST_RETURN_IF_ERROR(plain("has_v_descale", spec.has_v_descale));
   ATTEST_RETURN_IF_ERROR(plain("wants_lse", spec.wants_lse));
   ATTEST_RETURN_IF_ERROR(plain("precise", spec.precise));
+  if (const std::optional<std::string> rowwise = fields.Take("rowwise")) {
+    ATTEST_RETURN_IF_ERROR(Parse("rowwise", *rowwise, spec.rowwise));
+  }
   ATTEST_RETURN_IF_ERROR(CheckSpecLimits(spec));
   return spec;
 }
 
-// --- Lengths and tables
-// -------------------------------------------------------------------------------------
+// --- Lengths and tables ---
 
 Status CheckLengths(const AttentionCaseFile& c) {
   if (std::ssize(c.q_len) > kMaxSeqs || c.q_len.empty()) {
@@ -271,8 +273,7 @@ Status CheckTables(const AttentionCaseFile& c) {
   return {};
 }
 
-// --- Tensors
-// ------------------------------------------------------------------------------------------------
+// --- Tensors ---
 
 enum class Presence { kAbsent, kRequired, kOptional };
 

@@ -70,7 +70,7 @@ class CaseCall {
     // Kernels read pages through non-const pointers, but only read.
     const auto pages = [&](const std::vector<std::byte>& data, int64_t dim) -> KvPages {
       return {.data = const_cast<std::byte*>(data.data()),
-              .block_stride = spec.block_size * spec.kv_heads * dim,
+              .block_stride = int64_t{spec.block_size} * spec.kv_heads * dim,
               .head_stride = hnd ? spec.block_size * dim : dim,
               .slot_stride = hnd ? dim : spec.kv_heads * dim};
     };

@@ -80,7 +80,7 @@ AttentionCaseFile MakeCaseWithEverything() {
   spec.softcap = 30.5f;
   spec.scale = 0x1.fffffep-4f;
   spec.has_alibi = spec.has_sinks = spec.has_k_descale = spec.has_v_descale = true;
-  spec.wants_lse = spec.precise = true;
+  spec.wants_lse = spec.precise = spec.rowwise = true;
   c.q.resize(c.q.size() / 2);
   c.out.resize(c.out.size() / 2);
   c.alibi_slopes = Counting<float>(4, 0.25f);
@@ -113,6 +113,7 @@ void ExpectEqual(const AttentionCaseFile& a, const AttentionCaseFile& b) {
   EXPECT_EQ(a.spec.has_v_descale, b.spec.has_v_descale);
   EXPECT_EQ(a.spec.wants_lse, b.spec.wants_lse);
   EXPECT_EQ(a.spec.precise, b.spec.precise);
+  EXPECT_EQ(a.spec.rowwise, b.spec.rowwise);
   EXPECT_EQ(a.q_len, b.q_len);
   EXPECT_EQ(a.kv_len, b.kv_len);
   EXPECT_EQ(a.q, b.q);
