@@ -48,11 +48,13 @@ Expected<Explanation> Explain(const AttentionProblem& problem, const CpuFeatures
 }
 
 Expected<AttentionProblem> ProblemOf(const AttentionSpec& spec, int32_t q_len, int32_t kv_len) {
-  if (q_len < 1) {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("q_len is {}, expected >= 1", q_len), "q_len");
+  if (q_len < 1 || q_len > kMaxSeqTokens) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("q_len is {}, expected 1 to {}", q_len, kMaxSeqTokens), "q_len");
   }
-  if (kv_len < 0) {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("kv_len is {}, expected >= 0", kv_len), "kv_len");
+  if (kv_len < 0 || kv_len > kMaxSeqTokens) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("kv_len is {}, expected 0 to {}", kv_len, kMaxSeqTokens), "kv_len");
   }
   return AttentionProblem{.spec = spec,
                           .phase = RoutePhaseOf(q_len, kv_len),

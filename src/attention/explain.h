@@ -45,7 +45,8 @@ struct Explanation {
 [[nodiscard]] Expected<Explanation> Explain(const AttentionProblem& problem, const CpuFeatures& cpu,
                                             std::string_view forced = "");
 
-// The problem of one sequence: its phase follows from the lengths. kInvalidArgument: q_len < 1 or kv_len < 0.
+// The problem of one sequence: its phase follows from the lengths. kInvalidArgument: q_len < 1, kv_len
+// < 0, or one above kMaxSeqTokens.
 [[nodiscard]] Expected<AttentionProblem> ProblemOf(const AttentionSpec& spec, int32_t q_len, int32_t kv_len);
 
 }  // namespace attest

@@ -73,7 +73,7 @@ void AddTo(GroupDraft& group, int32_t seq, int32_t q_len, int32_t kv_len) {
   group.num_tokens += q_len;
 }
 
-Status InvalidSequence(int32_t seq, const std::string& what, const char* field) {
+std::unexpected<Error> InvalidSequence(int32_t seq, const std::string& what, const char* field) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("sequence {}: {}", seq, what), field);
 }
 
@@ -82,11 +82,10 @@ Expected<int32_t> HighestBlock(const AttentionSpec& spec, const BlockTables& tab
                                int32_t q_len, int32_t kv_len, KeyRange keys) {
   const int64_t needed = (int64_t{kv_len} + spec.block_size - 1) / spec.block_size;
   if (needed > tables.row_stride) {
-    return std::unexpected(InvalidSequence(seq,
-                                           fmt::format("its block table has {} entries, kv_len {} needs {}",
-                                                       tables.row_stride, kv_len, needed),
-                                           "block_tables")
-                               .error());
+    return InvalidSequence(
+        seq,
+        fmt::format("its block table has {} entries, kv_len {} needs {}", tables.row_stride, kv_len, needed),
+        "block_tables");
   }
   int32_t highest = -1;
   const auto scan = [&](int32_t key_begin, int32_t key_end) -> Status {
@@ -175,7 +174,13 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
   const auto add = [&](int32_t seq) -> Status {
     const int32_t q_len = lengths.q_begin->length(seq);
     const int32_t kv_len = lengths.kv_len[static_cast<size_t>(seq)];
-    if (kv_len < 0) return InvalidSequence(seq, fmt::format("kv_len is {}, expected >= 0", kv_len), "kv_len");
+    if (q_len > kMaxSeqTokens) {
+      return InvalidSequence(seq, fmt::format("q_len is {}, expected <= {}", q_len, kMaxSeqTokens), "q_len");
+    }
+    if (kv_len < 0 || kv_len > kMaxSeqTokens) {
+      return InvalidSequence(seq, fmt::format("kv_len is {}, expected 0 to {}", kv_len, kMaxSeqTokens),
+                             "kv_len");
+    }
     const KeyRange keys = KeysOf(lengths, seq);
     if (keys.begin < 0 || keys.begin > keys.end || keys.end > kv_len) {
       return InvalidSequence(
@@ -232,11 +237,10 @@ Expected<AttentionPlanPtr> PlanAttention(const AttentionRouter& router, const At
       const int64_t tiles = (rows + row_tile - 1) / row_tile;  // rounded up: the last may be shorter
       const int64_t items = std::ssize(cut.items) + tiles * spec.kv_heads;
       if (items > kMaxPlanItems) {
-        return std::unexpected(
-            Error{.code = ErrorCode::kResourceExhausted,
-                  .message = fmt::format("sequence {}: the plan has {} work items or more, limit {}", seq,
-                                         items, kMaxPlanItems),
-                  .field = "q_len"});
+        return Fail(ErrorCode::kResourceExhausted,
+                    fmt::format("sequence {}: the plan has {} work items or more, limit {}", seq, items,
+                                kMaxPlanItems),
+                    "q_len");
       }
       const bool is_part = !lengths.kv_begin.empty() || !lengths.kv_end.empty();
       CutSequence(spec, kernel, seq, lengths.q_begin->length(seq), lengths.kv_len[static_cast<size_t>(seq)],

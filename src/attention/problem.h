@@ -27,6 +27,9 @@ inline constexpr AttentionPhase kAttentionPhases[kNumAttentionPhases] = {
     AttentionPhase::kDecode, AttentionPhase::kPrefill, AttentionPhase::kExtend,
     AttentionPhase::kUniformDecode};
 [[nodiscard]] const char* AttentionPhaseName(AttentionPhase phase);
+// The most rows, and the most keys, of one sequence: sums of two lengths, and the tile past the last key,
+// stay below 2^31.
+inline constexpr int32_t kMaxSeqTokens = 1 << 30;
 // REQUIRES: q_len >= 1, kv_len >= 0 (the engine also keeps q_len <= kv_len; the library does not). Never
 // returns kUniformDecode.
 [[nodiscard]] AttentionPhase PhaseOf(int32_t q_len, int32_t kv_len);
@@ -83,10 +86,8 @@ struct Reason {
 
 // Every field that contradicts itself whatever the kernel; empty: the spec makes sense.
 [[nodiscard]] std::vector<Reason> SpecReasons(const AttentionSpec& spec);
-// The first of them as an error. kInvalidArgument names the field that contradicts itself whatever the
-// kernel: heads that do not divide, a negative window (None and -1 are normalised where configs are read), a
-// block size of 0, quantised pages,
-// ...
+// The first of them as an error, kInvalidArgument: heads that do not divide, a negative window (None and -1
+// are normalised where configs are read), a block size of 0, quantised pages.
 [[nodiscard]] Status ValidateSpec(const AttentionSpec& spec);
 
 // A spec plus one group's lengths. num_seqs == 0: the lengths are not known yet (the check at load).

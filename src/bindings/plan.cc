@@ -79,8 +79,8 @@ void ReadBatch(const attest_attention_batch& batch, const AttentionSpec& spec, a
   plan->kv_len.assign(batch.kv_lens, batch.kv_lens + num_seqs);
   for (size_t i = 0; i < num_seqs; ++i) {
     if (plan->kv_len[i] < 0) reasons.Add(fmt::format("kv_lens[{}]", i), plan->kv_len[i], ">= 0");
-    if (plan->kv_len[i] > kMaxKeys) {
-      reasons.Add(fmt::format("kv_lens[{}]", i), plan->kv_len[i], fmt::format("<= {}", kMaxKeys));
+    if (plan->kv_len[i] > kMaxSeqTokens) {
+      reasons.Add(fmt::format("kv_lens[{}]", i), plan->kv_len[i], fmt::format("<= {}", kMaxSeqTokens));
     }
   }
   const auto range = [&](const char* field, const int32_t* values, std::vector<int32_t>* to) {

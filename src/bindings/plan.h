@@ -27,7 +27,6 @@ inline constexpr int32_t kMaxBlockSize = 65536;
 inline constexpr int32_t kMaxShares = 4096;
 inline constexpr int64_t kMaxRows = int64_t{1} << 24;
 inline constexpr int64_t kMaxTableEntries = int64_t{1} << 28;  // 1 GiB
-inline constexpr int32_t kMaxKeys = 1 << 30;  // of one sequence: key tiles past it stay below 2^31
 
 // The spec of a C struct. Adds a reason for every member that makes no sense.
 [[nodiscard]] AttentionSpec SpecOf(const attest_attention_spec& spec, Reasons& reasons);

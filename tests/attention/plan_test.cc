@@ -223,7 +223,7 @@ TEST(Plan, NamesTheSequenceWhoseLengthsOrTableAreWrong) {
   };
   EXPECT_EQ(error().message, "sequence 1: its block table has 2 entries, kv_len 40 needs 3");
   kv[1] = -1;
-  EXPECT_EQ(error().message, "sequence 1: kv_len is -1, expected >= 0");
+  EXPECT_EQ(error().message, "sequence 1: kv_len is -1, expected 0 to 1073741824");
   kv[1] = 20;
   kv[2] = 17;
   EXPECT_EQ(error().message, "sequence 2: block table entry 1 is -1, expected a block id");
