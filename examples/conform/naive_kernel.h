@@ -58,6 +58,10 @@ static void naive_store(void* data, int32_t dtype, int64_t index, float value) {
     ((float*)data)[index] = value;
     return;
   }
+  if (value != value) { /* rounding could carry a NaN into the exponent and out of it */
+    ((uint16_t*)data)[index] = dtype == ATTEST_CONFORM_BF16 ? 0x7fc0u : 0x7e00u;
+    return;
+  }
   memcpy(&bits, &value, sizeof(bits));
   if (dtype == ATTEST_CONFORM_BF16) {
     ((uint16_t*)data)[index] = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

@@ -69,6 +69,11 @@ std::string EscapeForLog(std::string_view message) {
       length = first == 0xC2 && byte(i + 1) < 0xA0 ? 0 : 2;
     if (first >= 0xE0 && first < 0xF0 && continues(i + 1) && continues(i + 2)) length = 3;
     if (first >= 0xF0 && first < 0xF5 && continues(i + 1) && continues(i + 2) && continues(i + 3)) length = 4;
+    // The second byte also tells a shorter code point written long (E0 82 9B is the 8-bit ESC [ again), a
+    // surrogate, and what lies past U+10FFFF.
+    const unsigned second = byte(i + 1);
+    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0)) length = 0;
+    if ((first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) length = 0;
     if (length == 0) {
       constexpr char kHex[] = "0123456789abcdef";
       out.append("\\x").push_back(kHex[first >> 4]);

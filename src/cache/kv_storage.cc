@@ -90,10 +90,11 @@ Expected<KvStorage> KvStorage::Allocate(const KvShape& shape, int64_t num_blocks
   ATTEST_RETURN_IF_ERROR(CheckScales("k_scales", scales.k, shape));
   ATTEST_RETURN_IF_ERROR(CheckScales("v_scales", scales.v, shape));
   // Block ids are 32 bits, and bytes must fit 63.
-  if (num_blocks < 2 || num_blocks > std::numeric_limits<int32_t>::max() ||
-      num_blocks > std::numeric_limits<int64_t>::max() / KvBytesPerBlock(shape)) {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("num_blocks {} is out of range", num_blocks),
-                "num_blocks");
+  const int64_t max_blocks = std::min<int64_t>(std::numeric_limits<int32_t>::max(),
+                                               std::numeric_limits<int64_t>::max() / KvBytesPerBlock(shape));
+  if (num_blocks < 2 || num_blocks > max_blocks) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("num_blocks {} is out of range: 2 to {}", num_blocks, max_blocks), "num_blocks");
   }
   const int64_t k_head = int64_t{shape.block_size} * shape.head_dim;
   const int64_t v_head = int64_t{shape.block_size} * shape.v_head_dim;
