@@ -1,7 +1,8 @@
 /* Broken on purpose, as a review of vLLM pull request 34570 found it: the array of sequence offsets is one
  * entry short, so the last sequence has no end.
- * Build: cc -O2 -shared -fPIC broken_cu_seqlens_short.c -o cu_seqlens_short.so -lm   Try: attest conform
- * --library ./cu_seqlens_short.so */
+ *
+ * Build: cc -O2 -shared -fPIC broken_cu_seqlens_short.c -o cu_seqlens_short.so -lm
+ * Try:   attest conform --library ./cu_seqlens_short.so */
 #define BROKEN_CU_SEQLENS_SHORT
 #include "naive_kernel.h"
 

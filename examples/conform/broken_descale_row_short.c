@@ -1,6 +1,8 @@
 /* Broken on purpose: one row of descales too few is copied, so the last sequence of the batch is computed
- * with a scale of 1. Build: cc -O2 -shared -fPIC broken_descale_row_short.c -o descale_row_short.so -lm Try:
- * attest conform --library ./descale_row_short.so */
+ * with a scale of 1.
+ *
+ * Build: cc -O2 -shared -fPIC broken_descale_row_short.c -o descale_row_short.so -lm
+ * Try:   attest conform --library ./descale_row_short.so */
 #define BROKEN_DESCALE_ROW_SHORT
 #include "naive_kernel.h"
 

@@ -1,7 +1,8 @@
 /* Broken on purpose, as a decode kernel was (vLLM pull request 34570): the loop count head_dim / 16 / 4 in
  * integers is 0 for a head of 32, and 80 fills only 64 dims.
- * Build: cc -O2 -shared -fPIC broken_loop_count.c -o loop_count.so -lm   Try: attest conform --library
- * ./loop_count.so */
+ *
+ * Build: cc -O2 -shared -fPIC broken_loop_count.c -o loop_count.so -lm
+ * Try:   attest conform --library ./loop_count.so */
 #define BROKEN_LOOP_COUNT
 #include "naive_kernel.h"
 

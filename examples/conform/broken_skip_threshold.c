@@ -1,7 +1,8 @@
 /* Broken on purpose, as a ROCm route was (vLLM pull request 28670): the shortest query length of the batch
  * serves as an inclusive skip threshold, so the shortest sequences are never computed.
- * Build: cc -O2 -shared -fPIC broken_skip_threshold.c -o skip_threshold.so -lm   Try: attest conform
- * --library ./skip_threshold.so */
+ *
+ * Build: cc -O2 -shared -fPIC broken_skip_threshold.c -o skip_threshold.so -lm
+ * Try:   attest conform --library ./skip_threshold.so */
 #define BROKEN_SKIP_THRESHOLD
 #include "naive_kernel.h"
 

@@ -1,5 +1,7 @@
 /* A naive kernel that is right: every feature of the canon, in float32.
- * Build: cc -O2 -shared -fPIC naive.c -o naive.so -lm   Try: attest conform --library ./naive.so */
+ *
+ * Build: cc -O2 -shared -fPIC naive.c -o naive.so -lm
+ * Try:   attest conform --library ./naive.so */
 #include "naive_kernel.h"
 
 const struct attest_conform_kernel* attest_conform_kernel_v1(int32_t index) {

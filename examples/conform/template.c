@@ -2,8 +2,8 @@
  * varlen prefill, my_attention below: float32, heads of equal size, causal. Replace my_attention by a call of
  * your kernel, and make check say what yours cannot do; delete the limits that it does not have.
  *
- * Build: cc -O2 -shared -fPIC template.c -o my_kernel.so -lm     Try: attest conform --library ./my_kernel.so
- */
+ * Build: cc -O2 -shared -fPIC template.c -o my_kernel.so -lm
+ * Try:   attest conform --library ./my_kernel.so */
 #include <attest/conform_kernel.h>
 #include <math.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
 //   Workspace workspace(plan->workspace_bytes());
 //   Status status = plan->Run({.q = Dense(q, {rows, 8, 64}), .out = Dense(out, {rows, 8, 64}),
 //                              .k = PagesHnd(k, DType::kBF16, blocks, 2, 16, 64),
-//                              .v = PagesHnd(v, DType::kBF16, blocks, 2, 16, 64), .workspace =
-//                              workspace.memory()});
+//                              .v = PagesHnd(v, DType::kBF16, blocks, 2, 16, 64),
+//                              .workspace = workspace.memory()});
 //
 // No exception is thrown by the library; std::bad_alloc may leave these inline functions when the program's
 // own allocations fail.
@@ -34,8 +34,7 @@
 
 namespace attest::attention {
 
-// ---- errors
-// --------------------------------------------------------------------------------------------------
+// ---- errors ----
 
 struct Reason {
   std::string field;     // "head_dim"
@@ -107,8 +106,7 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-// ---- tensors
-// -------------------------------------------------------------------------------------------------
+// ---- tensors ----
 
 enum class DType : int32_t {
   kF32 = ATTEST_F32,
@@ -180,8 +178,7 @@ class Workspace {
   size_t bytes_;
 };
 
-// ---- what is computed
-// ----------------------------------------------------------------------------------------
+// ---- what is computed ----
 
 enum class KvLayout : int32_t { kContiguous = ATTEST_KV_CONTIGUOUS, kPaged = ATTEST_KV_PAGED };
 
@@ -417,8 +414,7 @@ class Plan {
   std::unique_ptr<attest_attention_plan, Free> plan_;
 };
 
-// ---- states and pages
-// ----------------------------------------------------------------------------------------
+// ---- states and pages ----
 
 struct MergeArgs {
   std::span<const Tensor> state_out;  // [T, heads, dim] each

@@ -7,12 +7,14 @@
  *
  * Numerics, with pictures and a worked example: docs/attention.md. In short, query row i of a sequence with
  * q_len rows and kv_len keys stands at position p = i + kv_len - q_len (bottom-right alignment). With key j:
- *   s = scale * k_descale * <q, k_j>;  softcap c > 0: s = c * tanh(s / c);  ALiBi: s -= slope * |p - j|
- *   j is visible iff all that is set holds: causal j <= p;  p - window_left <= j <= p + window_right, both
- * ends included;  j / chunk == p / chunk.  Keys j < sink_tokens are exempt from window_left. out = v_descale
- * * softmax(s) . v, computed in float32;  a sink logit adds exp(sink) to the denominator, once lse = natural
- * logarithm of the denominator.  A row that sees no key is 0 with lse -inf (with a sink: 0, sink) A NaN or an
- * infinity in K or V reaches the rows that see its key and no other.
+ * - s = scale * k_descale * <q, k_j>;  softcap c > 0: s = c * tanh(s / c);  ALiBi: s -= slope * |p - j|.
+ * - j is visible iff all that is set holds: causal j <= p;  p - window_left <= j <= p + window_right, both
+ *   ends included;  j / chunk == p / chunk. Keys j < sink_tokens are exempt from window_left.
+ * - out = v_descale * softmax(s) . v, computed in float32; a sink logit adds exp(sink) to the denominator,
+ *   once.
+ * - lse = natural logarithm of the denominator.
+ * - A row that sees no key is 0 with lse -inf (with a sink: 0, sink).
+ * - A NaN or an infinity in K or V reaches the rows that see its key and no other.
  *
  * Errors. Every function that can fail returns a status and takes `attest_error** error`, which may be NULL.
  * On failure *error is a list of reasons (field, value, expected) that the caller frees; on success it is
@@ -57,8 +59,7 @@ extern "C" {
 ATTEST_API uint32_t attest_attention_abi_version(void);
 ATTEST_API const char* attest_version(void); /* "0.1.0"; static storage */
 
-/* ---- status and errors ------------------------------------------------------------------------------------
- */
+/* ---- status and errors ---- */
 
 typedef int32_t attest_status;
 enum {
@@ -80,8 +81,7 @@ ATTEST_API const char* attest_error_value(const attest_error* error, int32_t ind
 ATTEST_API const char* attest_error_expected(const attest_error* error, int32_t index);
 ATTEST_API void attest_error_free(attest_error* error);
 
-/* ---- tensors ----------------------------------------------------------------------------------------------
- */
+/* ---- tensors ---- */
 
 enum attest_dtype {
   ATTEST_F32 = 1,
@@ -121,8 +121,7 @@ static inline attest_tensor attest_tensor_dense(void* data, int32_t dtype, int32
   return t;
 }
 
-/* ---- what is computed -------------------------------------------------------------------------------------
- */
+/* ---- what is computed ---- */
 
 enum attest_kv_layout {
   ATTEST_KV_CONTIGUOUS = 1, /* k [total_k, kv_heads, head_dim]: sequences follow each other */
@@ -221,8 +220,7 @@ static inline attest_attention_options attest_attention_options_default(void) {
   return o;
 }
 
-/* ---- plan -------------------------------------------------------------------------------------------------
- */
+/* ---- plan ---- */
 
 typedef struct attest_attention_plan attest_attention_plan;
 
@@ -256,8 +254,7 @@ ATTEST_API attest_status attest_attention_explain(const attest_attention_spec* s
                                                   int32_t kv_len, const char* kernels, char* text,
                                                   size_t capacity, size_t* needed, attest_error** error);
 
-/* ---- run --------------------------------------------------------------------------------------------------
- */
+/* ---- run ---- */
 
 /* T: rows of the batch, cu_seqlens_q[num_seqs]. Tensors may have more rows (padding); those are not touched.
  * out, lse and the workspace overlap nothing else. */
@@ -321,8 +318,7 @@ ATTEST_API attest_status attest_attention_begin(const attest_attention_plan* pla
 ATTEST_API void attest_attention_run_share(attest_attention_call* call, int32_t share);
 ATTEST_API void attest_attention_end(attest_attention_call* call);
 
-/* ---- states -----------------------------------------------------------------------------------------------
- */
+/* ---- states ---- */
 
 /* Merges attention over disjoint sets of keys: chunks of a context, a shared prefix and its suffixes. Weights
  * are exp(lse_i - max); an lse of -inf (or +inf, as some libraries mark it) is the empty set, whose out is
@@ -349,8 +345,7 @@ static inline attest_merge_args attest_merge_args_default(void) {
 ATTEST_API attest_status attest_merge_states(const attest_merge_args* args, attest_threads* threads,
                                              attest_error** error);
 
-/* ---- pages ------------------------------------------------------------------------------------------------
- */
+/* ---- pages ---- */
 
 /* Writes rows of K and V into pages, converted: stored = value / scale, to the nearest, to even on a tie. fp8
  * and int8 saturate, infinities included; fp8 keeps NaN. int8 cannot: NaN is stored as 0 and the call returns

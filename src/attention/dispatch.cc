@@ -42,6 +42,12 @@ constexpr const KernelEntry* kKernels[] = {
 };
 // clang-format on
 
+std::string Joined(const std::vector<Reason>& reasons) {
+  std::string text;
+  for (const Reason& reason : reasons) text += (text.empty() ? "" : "; ") + ToString(reason);
+  return text;
+}
+
 }  // namespace
 
 std::span<const KernelEntry* const> KernelList() { return kKernels; }
@@ -76,14 +82,9 @@ std::string DescribeRefusals(const AttentionProblem& problem, const CpuFeatures&
                              ExcludedKernels excluded) {
   std::string text;
   for (const KernelEntry* entry : kKernels) {
-    const std::vector<Reason> reasons = RefusalsOf(*entry, problem, cpu, excluded);
-    std::string line;
-    for (const Reason& reason : reasons) {
-      line += line.empty() ? "" : "; ";
-      line += ToString(reason);
-    }
+    const std::string why = Joined(RefusalsOf(*entry, problem, cpu, excluded));
     text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", entry->contract.name,
-                        line.empty() ? "accepts" : line);
+                        why.empty() ? "accepts" : why);
   }
   return text;
 }
@@ -100,14 +101,9 @@ Expected<Route> Choose(const AttentionProblem& problem, const CpuFeatures& cpu, 
     }
     const std::vector<Reason> reasons = RefusalsOf(*entry, problem, cpu, excluded);
     if (reasons.empty()) return Route(*entry, problem.phase);
-    std::string text;
-    for (const Reason& reason : reasons) {
-      text += text.empty() ? "" : "; ";
-      text += ToString(reason);
-    }
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("attention kernel '{}' was forced but refuses {}: {}", forced,
-                            AttentionPhaseName(problem.phase), text),
+                            AttentionPhaseName(problem.phase), Joined(reasons)),
                 "attention_backend");
   }
   for (const KernelEntry* entry : kKernels) {

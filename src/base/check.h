@@ -38,7 +38,6 @@ std::string DescribeCheck(const char* text, const A& a, const B& b) {
     }                                                                                                  \
   } while (false)
 #define ATTEST_CHECK_EQ(a, b) ATTEST_CHECK_OP(a, ==, b)
-#define ATTEST_CHECK_NE(a, b) ATTEST_CHECK_OP(a, !=, b)
 #define ATTEST_CHECK_LE(a, b) ATTEST_CHECK_OP(a, <=, b)
 #define ATTEST_CHECK_LT(a, b) ATTEST_CHECK_OP(a, <, b)
 #define ATTEST_CHECK_GE(a, b) ATTEST_CHECK_OP(a, >=, b)

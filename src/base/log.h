@@ -16,7 +16,6 @@ void SetLogLevel(LogLevel level);
 // second line (control characters, bytes that are no UTF-8) are written as \xNN.
 void Log(LogLevel level, std::string_view message);
 [[nodiscard]] std::string EscapeForLog(std::string_view message);
-inline void LogDebug(std::string_view message) { Log(LogLevel::kDebug, message); }
 inline void LogInfo(std::string_view message) { Log(LogLevel::kInfo, message); }
 inline void LogWarning(std::string_view message) { Log(LogLevel::kWarning, message); }
 inline void LogError(std::string_view message) { Log(LogLevel::kError, message); }

@@ -1,7 +1,6 @@
 // The bytes of the KV cache: one buffer per layer (or per layer of a block, where layers of several KV groups
-// share it, cache/kv_groups.h) on 2 MiB pages, K pages of all blocks and then V pages,
-// laid out head by head (tensor/paged_kv.h draws a page). Who owns which block is cache/block_pool.h's
-// business.
+// share it, cache/kv_groups.h) on 2 MiB pages, K pages of all blocks and then V pages, laid out head by head
+// (tensor/paged_kv.h draws a page). Who owns which block is cache/block_pool.h's business.
 //
 // Owned by the runner; only AppendKv writes into it. Buffers become resident as blocks are first written.
 #pragma once

@@ -163,17 +163,6 @@ Expected<std::optional<std::vector<float>>> GgufFile::FindFloats(std::string_vie
   return values;
 }
 
-Expected<std::optional<std::vector<bool>>> GgufFile::FindBools(std::string_view key) const {
-  const GgufEntry* entry = Find(key);
-  if (entry == nullptr) return std::nullopt;
-  if (entry->type != GgufType::kArray || entry->item_type != GgufType::kBool) {
-    return WrongType(*entry, "an array of bool");
-  }
-  std::vector<bool> values(entry->count);
-  for (uint64_t i = 0; i < entry->count; ++i) values[i] = Load<uint8_t>(entry->offset + i) != 0;
-  return values;
-}
-
 Expected<std::optional<std::vector<std::string_view>>> GgufFile::FindStrings(std::string_view key) const {
   const GgufEntry* entry = Find(key);
   if (entry == nullptr) return std::nullopt;

@@ -68,7 +68,6 @@ class GgufFile {
   // Arrays. Ints: i32, u32, i64 or u64 items whose values fit in int32. Views point into the file's bytes.
   [[nodiscard]] Expected<std::optional<std::vector<int32_t>>> FindInts(std::string_view key) const;
   [[nodiscard]] Expected<std::optional<std::vector<float>>> FindFloats(std::string_view key) const;  // f32
-  [[nodiscard]] Expected<std::optional<std::vector<bool>>> FindBools(std::string_view key) const;
   [[nodiscard]] Expected<std::optional<std::vector<std::string_view>>> FindStrings(
       std::string_view key) const;
 

@@ -22,17 +22,6 @@ void ForEachRow(int64_t rows, ThreadTeam& team, Fn fn) {
   });
 }
 
-using GatedRow = void (*)(const float* gate, const float* up, float* out, int64_t n);
-
-void GatedMul(GatedRow gated, View<const float, 2> gate_up, View<float, 2> out, ThreadTeam& team) {
-  const int64_t n = out.shape[1];
-  ATTEST_CHECK_EQ(gate_up.shape[0], out.shape[0]);
-  ATTEST_CHECK_EQ(gate_up.shape[1], 2 * n);
-  ATTEST_CHECK_EQ(gate_up.stride[1], 1);
-  ATTEST_CHECK_EQ(out.stride[1], 1);
-  ForEachRow(out.shape[0], team, [&](int64_t t) { gated(gate_up.At(t), gate_up.At(t) + n, out.At(t), n); });
-}
-
 void CheckRope(const RopeTable& table) {
   ATTEST_CHECK_GE(table.rotary_dim, 0);
   ATTEST_CHECK_EQ(table.rotary_dim % 2, 0);  // pairs: half of it is a loop count
@@ -47,16 +36,6 @@ void RmsNorm(View<const float, 2> x, const float* weight, float eps, View<float,
   ATTEST_CHECK_EQ(out.stride[1], 1);
   const ElementwiseOps& ops = BestElementwiseOps();
   ForEachRow(x.shape[0], team, [&](int64_t t) { ops.rms_norm(x.At(t), weight, eps, out.At(t), x.shape[1]); });
-}
-
-void RmsNormHeads(View<float, 3> x, const float* weight, float eps, ThreadTeam& team) {
-  ATTEST_CHECK_EQ(x.stride[2], 1);
-  const ElementwiseOps& ops = BestElementwiseOps();
-  ForEachRow(x.shape[0], team, [&](int64_t t) {
-    for (int64_t head = 0; head < x.shape[1]; ++head) {
-      ops.rms_norm(x.At(t, head), weight, eps, x.At(t, head), x.shape[2]);
-    }
-  });
 }
 
 void ComputeRopeAngles(std::span<const int32_t> positions, const RopeTable& table, View<float, 2> cos_sin,
@@ -97,11 +76,14 @@ void ApplyRope(View<float, 3> x, std::span<const int32_t> positions, const RopeT
 }
 
 void SiluMul(View<const float, 2> gate_up, View<float, 2> out, ThreadTeam& team) {
-  GatedMul(BestElementwiseOps().silu_mul, gate_up, out, team);
-}
-
-void GeluTanhMul(View<const float, 2> gate_up, View<float, 2> out, ThreadTeam& team) {
-  GatedMul(BestElementwiseOps().gelu_tanh_mul, gate_up, out, team);
+  const int64_t n = out.shape[1];
+  ATTEST_CHECK_EQ(gate_up.shape[0], out.shape[0]);
+  ATTEST_CHECK_EQ(gate_up.shape[1], 2 * n);
+  ATTEST_CHECK_EQ(gate_up.stride[1], 1);
+  ATTEST_CHECK_EQ(out.stride[1], 1);
+  const ElementwiseOps& ops = BestElementwiseOps();
+  ForEachRow(out.shape[0], team,
+             [&](int64_t t) { ops.silu_mul(gate_up.At(t), gate_up.At(t) + n, out.At(t), n); });
 }
 
 }  // namespace attest

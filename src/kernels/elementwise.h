@@ -17,10 +17,6 @@ namespace attest {
 // overlap.
 void RmsNorm(View<const float, 2> x, const float* weight, float eps, View<float, 2> out, ThreadTeam& team);
 
-// The same for each head of x [num_tokens, heads, head_dim], in place: the Q and K norms of Qwen3 and
-// Gemma-3.
-void RmsNormHeads(View<float, 3> x, const float* weight, float eps, ThreadTeam& team);
-
 // Frequencies of the rotary embedding. Plain data, valid for the call.
 struct RopeTable {
   const float* inv_freq = nullptr;  // [rotary_dim / 2], scaling variants already applied
@@ -43,8 +39,5 @@ void ApplyRope(View<float, 3> x, View<const float, 2> cos_sin, ThreadTeam& team)
 // out[t][j] = silu(gate_up[t][j]) * gate_up[t][n + j], silu(v) = v / (1 + exp(-v)).
 // gate_up: [num_tokens, 2 n], gate columns first; out: [num_tokens, n], not overlapping.
 void SiluMul(View<const float, 2> gate_up, View<float, 2> out, ThreadTeam& team);
-
-// As SiluMul with the tanh form of GELU (Gemma): 0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))).
-void GeluTanhMul(View<const float, 2> gate_up, View<float, 2> out, ThreadTeam& team);
 
 }  // namespace attest

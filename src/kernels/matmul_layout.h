@@ -5,8 +5,9 @@
 // padding rows (all zero). In a block, index [n] is the row inside the tile:
 //
 //   32 k     q4_0  nibbles[4][16], scale[16]              q4_1  nibbles[4][16], scale[16], minimum[16]
-//            q5_0  nibbles[4][16], high[16], scale[16]    q5_1  nibbles[4][16], high[16], scale[16],
-//            minimum[16] q8_0  int8 [16 pairs][16 n][2], scale[16]
+//            q5_0  nibbles[4][16], high[16], scale[16]
+//            q5_1  nibbles[4][16], high[16], scale[16], minimum[16]
+//            q8_0  int8 [16 pairs][16 n][2], scale[16]
 //   256 k    q4_k  scale[16], minimum[16], sixbit[3][16], nibbles[8][4][16]
 //            q5_k  the same, then high[8][16]
 //            q6_k  scale[16], int8 subscale[16 groups][16], nibbles[8][4][16], high2[8][2][16]

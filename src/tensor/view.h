@@ -32,15 +32,6 @@ struct View {
     for (int64_t extent : shape) n *= extent;
     return n;
   }
-  [[nodiscard]] bool is_dense() const {
-    int64_t step = 1;
-    for (int i = kRank - 1; i >= 0; --i) {
-      const auto axis = static_cast<size_t>(i);
-      if (shape[axis] != 1 && stride[axis] != step) return false;
-      step *= shape[axis];
-    }
-    return true;
-  }
 
   // The address of an element; 64-bit arithmetic throughout. Trailing indices may be left out (then 0).
   template <class... Index>

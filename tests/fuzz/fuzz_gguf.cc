@@ -18,7 +18,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)file->FindBool(entry.key);
     (void)file->FindInts(entry.key);
     (void)file->FindFloats(entry.key);
-    (void)file->FindBools(entry.key);
     uint64_t bytes = 0;
     if (const auto text = file->FindString(entry.key); text && *text) bytes += (*text)->size();
     if (const auto texts = file->FindStrings(entry.key); texts && *texts) {

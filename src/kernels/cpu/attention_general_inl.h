@@ -71,7 +71,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 constexpr int PadToVec(int n) { return (n + kVec - 1) / kVec * kVec; }
 
-// ---- stored elements -> f32 -------------------------------------------------------------------------------
+// ---- stored elements -> f32 ----
 
 float DecodeF8(uint8_t bits, bool e4m3) {
   const int fraction_bits = e4m3 ? 3 : 2;
@@ -211,7 +211,7 @@ KeyRows RowsOf(const AttentionParams& params, const AttentionWorkItem& item, boo
   return rows;
 }
 
-// ---- inner loops ------------------------------------------------------------------------------------------
+// ---- inner loops ----
 
 // scores[r * kKeyTile + k] = <q_r, k_k> for kRows query rows and keys [begin, end).
 template <int kRows>
@@ -261,7 +261,7 @@ void Accumulate(const float* weights, const float* values, int dim_padded, int b
   ATTEST_KERNEL_CHECK(d, ==, dim_padded);  // exact: dim_padded is a multiple of kVec, so no dim is left out
 }
 
-// ---- one item ---------------------------------------------------------------------------------------------
+// ---- one item ----
 
 // The running softmax of one query row.
 struct RowState {
@@ -271,7 +271,6 @@ struct RowState {
 
 struct Tile {  // one block of query rows against one tile of keys
   const AttentionParams* params = nullptr;
-  int kv_len = 0;
   int key = 0;  // the first key of the tile
 };
 
@@ -441,7 +440,7 @@ void Run(const AttentionParams& params, const AttentionWorkItem& item, const Att
       ToFloats(v_rows.At(k), kv_dtype, params.v_head_dim, values + int64_t{k - key} * l.value_padded);
     }
 
-    const Tile tile{.params = &params, .kv_len = kv_len, .key = key};
+    const Tile tile{.params = &params, .key = key};
     const auto range = [key, tile_begin, tile_end](int32_t begin, int32_t end, int& from, int& to) {
       from = (begin < tile_begin ? tile_begin : begin) - key;
       to = (end > tile_end ? tile_end : end) - key;

@@ -9,7 +9,6 @@ namespace attest {
 struct ElementwiseOps {
   void (*rms_norm)(const float* x, const float* weight, float eps, float* out, int64_t n);
   void (*silu_mul)(const float* gate, const float* up, float* out, int64_t n);
-  void (*gelu_tanh_mul)(const float* gate, const float* up, float* out, int64_t n);
   void (*rope_angles)(double position, const float* inv_freq, float factor, float* cosines, float* sines,
                       int64_t half);
   void (*rotate)(float* x, const float* cosines, const float* sines, int64_t half);
@@ -17,7 +16,7 @@ struct ElementwiseOps {
 
 extern const ElementwiseOps kElementwisePortable;
 #if defined(__x86_64__)
-extern const ElementwiseOps kElementwiseAvx2;  // avx2, fma
+extern const ElementwiseOps kElementwiseAvx2;  // avx2, fma, bmi2
 #endif
 
 // The best table this CPU runs.

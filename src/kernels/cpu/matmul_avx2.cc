@@ -3,7 +3,7 @@
 // against 8 of an f32 FMA, with sums that are exact inside a block. The rounding of an activation is 1.5e-5
 // of its block's largest value, 250 times finer than int8.
 //
-// Up to kFusedRows rows the weights are unpacked in registers and used at once (decode: the bytes of W bound
+// Up to kFusedLimit rows the weights are unpacked in registers and used at once (decode: the bytes of W bound
 // the time). More rows: a tile is unpacked once to an int16 panel [pair][16][2], then 4 x 16 register blocks
 // run over it. Plain types go to the f32 path.
 #include "kernels/cpu/matmul_unpack_avx2.h"
