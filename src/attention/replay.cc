@@ -1,5 +1,7 @@
 #include "attention/replay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -12,12 +14,23 @@
 namespace attest {
 namespace {
 
+// Of an output that the file does not hold: v_head_dim alone can make it 65,536 times the file's size.
+constexpr int64_t kMaxOutBytes = int64_t{1} << 30;
+
 // The tensors of a case as views, with an output of its own. The case outlives it.
 class CaseCall {
  public:
   static Expected<std::unique_ptr<CaseCall>> Make(const AttentionCaseFile& c, const AttentionRouter& router,
                                                   int num_threads) {
     ATTEST_ASSIGN_OR_RETURN(CuSeqlens q_begin, CuSeqlens::FromLengths(c.q_len));
+    const int64_t out_bytes =
+        int64_t{q_begin.total()} * c.spec.q_heads * c.spec.v_head_dim * BlockBytes(c.spec.out_dtype);
+    if (c.out.empty() && out_bytes > kMaxOutBytes) {
+      return Fail(ErrorCode::kResourceExhausted,
+                  fmt::format("v_head_dim is {}: the output takes {} bytes, at most {} are computed",
+                              c.spec.v_head_dim, out_bytes, kMaxOutBytes),
+                  "v_head_dim");
+    }
     auto call = std::unique_ptr<CaseCall>(new CaseCall(c, std::move(q_begin)));
     const AttentionLengths lengths{.q_begin = &call->q_begin_,
                                    .kv_len = c.kv_len,

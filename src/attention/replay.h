@@ -33,7 +33,8 @@ struct ReplayReport {
   std::optional<ReplayDifference> first;  // in the order sequence, row, head; absent: no difference
 };
 
-// Plans the case with `router` and runs it. Errors: a table that names no block, or that PlanAttention gives.
+// Plans the case with `router` and runs it. Errors: a table that names no block, an output of more than 1 GiB
+// that the case does not hold, or one that PlanAttention gives.
 [[nodiscard]] Expected<ReplayReport> ReplayCase(const AttentionCaseFile& attention_case,
                                                 const AttentionRouter& router, ThreadTeam& team);
 // Judges the output that the case recorded instead, for the arithmetic of the kernels it names where this
