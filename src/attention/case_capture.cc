@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 

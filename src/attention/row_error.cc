@@ -1,6 +1,5 @@
 #include "attention/row_error.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

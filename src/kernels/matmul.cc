@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "kernels/cpu/matmul_path.h"

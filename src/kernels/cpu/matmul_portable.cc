@@ -1,6 +1,4 @@
 // The plain path: one tile is expanded to f32, then every row is multiplied with it. Any CPU.
-#include <cstring>
-
 #include "kernels/cpu/matmul_path.h"
 #include "kernels/matmul_layout.h"
 
