@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <system_error>
 
 #include "base/check.h"
 
@@ -59,12 +61,26 @@ ThreadTeam::ThreadTeam(const ThreadTeamOptions& options)
   if (options.pin) cpus_ = AllowedCpus();
   if (static_cast<int>(cpus_.size()) < num_threads_) cpus_.clear();
   // The caller keeps its own affinity unless it asks (PinCaller): it may be a test or a user's thread.
+  const auto end_workers = [this] {  // they are joined on the way out
+    stopping_.store(true, std::memory_order_release);
+    generation_.fetch_add(1, std::memory_order_seq_cst);
+    generation_.notify_all();
+  };
   for (int rank = 1; rank < num_threads_; ++rank) {
     const int cpu = cpus_.empty() ? -1 : cpus_[static_cast<size_t>(rank)];
-    workers_.emplace_back([this, rank, cpu] {
-      if (cpu >= 0) PinTo(cpu);
-      Work(rank);
-    });
+    try {
+      workers_.emplace_back([this, rank, cpu] {
+        if (cpu >= 0) PinTo(cpu);
+        Work(rank);
+      });
+    } catch (const std::system_error& error) {
+      end_workers();
+      throw std::system_error(error.code(),
+                              "thread " + std::to_string(rank + 1) + " of " + std::to_string(num_threads_));
+    } catch (...) {  // memory
+      end_workers();
+      throw;
+    }
   }
 }
 

@@ -23,7 +23,7 @@ struct ThreadTeamOptions {
 
 class ThreadTeam {
  public:
-  explicit ThreadTeam(const ThreadTeamOptions& options);
+  explicit ThreadTeam(const ThreadTeamOptions& options);  // std::system_error: the system refused a thread
   explicit ThreadTeam(int num_threads) : ThreadTeam(ThreadTeamOptions{.num_threads = num_threads}) {}
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,8 @@ attest_status Guarded(attest_error** error, Fn fn) {
     return fn();
   } catch (const std::bad_alloc&) {
     return Report(Error{ErrorCode::kResourceExhausted, "memory ran out", "memory"}, error);
+  } catch (const std::system_error& e) {
+    return Report(Error{ErrorCode::kResourceExhausted, e.what(), "threads"}, error);
   } catch (const std::exception& e) {
     return Report(Error{ErrorCode::kInternal, e.what(), ""}, error);
   }

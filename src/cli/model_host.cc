@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <system_error>
 
 #include "attention/dispatch.h"
 #include "base/log.h"
@@ -165,7 +166,11 @@ Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
   if (flags.trust_remote_code) LogInfo("--trust-remote-code has no effect: no code of a model is ever run");
   ATTEST_ASSIGN_OR_RETURN(host->text_, LoadTextAssets(*checkpoint, config, text));
 
-  host->team_ = std::make_unique<ThreadTeam>(flags.threads > 0 ? flags.threads : cpu.logical_cpus);
+  try {
+    host->team_ = std::make_unique<ThreadTeam>(flags.threads > 0 ? flags.threads : cpu.logical_cpus);
+  } catch (const std::system_error& error) {
+    return Fail(ErrorCode::kResourceExhausted, fmt::format("{}; lower --threads", error.what()), "threads");
+  }
   LoadProgress progress(host->name_);
   options.progress = [&](int64_t done, int64_t total) { progress.Show(done, total); };
   ATTEST_ASSIGN_OR_RETURN(host->model_, Model::Load(*checkpoint, options, *host->team_));
