@@ -168,6 +168,14 @@ inline bool ExpectsContinue(const boost::beast::http::request<boost::beast::http
   return ToLowerAscii({expect.data(), expect.size()}) == "100-continue";
 }
 
+// What is left of a chunked body has at least five bytes, and Beast asserts that it sees them behind a last
+// chunk. True: `in` is to be parsed when more has come.
+template <class Parser>
+bool IsTooShortToParse(const Parser& parser, size_t in_bytes) {
+  constexpr size_t kShortestEnd = 5;  // "0\r\n\r\n"
+  return parser.is_header_done() && parser.chunked() && in_bytes < kShortestEnd;
+}
+
 // Takes everything but the request id out of a complete message.
 inline HttpRequest ToHttpRequest(boost::beast::http::request<boost::beast::http::string_body>& message) {
   HttpRequest request;

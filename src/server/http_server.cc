@@ -195,9 +195,17 @@ void BoostHttpServer::ProcessInput(Connection& c) {
       c.request_begin = Clock::now();
       c.header_seen = false;
     }
+    if (IsTooShortToParse(*c.parser, c.in.size())) return;
     error_code ec;
     c.in.erase(0, c.parser->put(asio::buffer(c.in), ec));
-    if (ec == http::error::need_more) return;
+    if (ec == http::error::need_more) {
+      // The parser bounds the header and the body; extensions and trailers of chunks it leaves to us.
+      if (c.header_seen && c.in.size() > options_.max_header_bytes) {
+        Refuse(c, 431,
+               fmt::format("a chunk's header or trailer is larger than {} bytes", options_.max_header_bytes));
+      }
+      return;
+    }
     if (ec == http::error::body_limit) {
       Refuse(c, 413, fmt::format("the request body is larger than {} bytes", options_.max_body_bytes));
     } else if (ec == http::error::header_limit) {

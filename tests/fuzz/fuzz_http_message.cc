@@ -34,6 +34,7 @@ Outcome Parse(std::string_view bytes, size_t step) {
     in.append(bytes.substr(0, step));
     bytes.remove_prefix(std::min(step, bytes.size()));
     for (bool wants_more = false; !wants_more && !in.empty();) {
+      if (attest::IsTooShortToParse(parser, in.size())) break;
       boost::system::error_code ec;
       const size_t taken = parser.put(boost::asio::buffer(in), ec);
       if (taken > in.size()) std::abort();
