@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -95,7 +96,8 @@ Wish MakeWish(uint32_t seed) {
 
 // Asks for the wishes of [first, first + count) at once.
 int64_t CheckAll(const EngineLoad& load, uint32_t first, uint32_t count) {
-  auto engine = StartToyEngine(load);
+  std::atomic<bool> open{false};
+  auto engine = StartToyEngine(load, open);
   std::vector<std::shared_ptr<Record>> records;
   for (uint32_t i = first; i < first + count; ++i) {
     const Wish wish = MakeWish(i);
@@ -105,6 +107,7 @@ int64_t CheckAll(const EngineLoad& load, uint32_t first, uint32_t count) {
                                 .eos_ids = wish.eos_ids,
                                 .sink = std::make_unique<RecordSink>(records.back())}));
   }
+  open = true;
   for (uint32_t i = first; i < first + count; ++i) {
     SCOPED_TRACE(i);
     const Wish wish = MakeWish(i);

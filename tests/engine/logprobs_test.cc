@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -121,7 +122,8 @@ void ExpectRight(const std::vector<int32_t>& prompt, const Record& record, int32
 
 // Several prompts at once, one of a single token.
 int64_t RunBatch(const EngineLoad& load, ToyLog& log) {
-  auto engine = StartToyEngine(load, &log);
+  std::atomic<bool> open{false};
+  auto engine = StartToyEngine(load, open, &log);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::shared_ptr<Record>> records;
   for (uint32_t i = 0; i < 8; ++i) {
@@ -137,6 +139,7 @@ int64_t RunBatch(const EngineLoad& load, ToyLog& log) {
                     .sink = std::make_unique<RecordSink>(records.back())};
     EXPECT_TRUE(engine->Submit(std::move(request)));
   }
+  open = true;
   for (uint32_t i = 0; i < 8; ++i) {
     records[i]->Wait();
     SCOPED_TRACE(i);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -73,7 +75,10 @@ struct EngineLoad {
   int64_t num_blocks;
 };
 
-inline std::unique_ptr<Engine> StartToyEngine(const EngineLoad& load, ToyLog* log = nullptr) {
+// No step runs before `open`: requests that are submitted until then share their steps, however slowly they
+// come. Outlives the engine.
+inline std::unique_ptr<Engine> StartToyEngine(const EngineLoad& load, const std::atomic<bool>& open,
+                                              ToyLog* log = nullptr) {
   const EngineOptions options{.block_size = 8,
                               .num_blocks = load.num_blocks,
                               .max_model_len = 200,
@@ -82,9 +87,15 @@ inline std::unique_ptr<Engine> StartToyEngine(const EngineLoad& load, ToyLog* lo
                               .max_queue = 100,
                               .long_prefill_tokens = 0,
                               .vocab_size = kToyVocab};
-  return *Engine::Start(
-      options, std::make_unique<ToyRunner>(ToyOptions{
-                   .num_blocks = load.num_blocks, .block_size = 8, .vocab_size = kToyVocab, .log = log}));
+  const auto wait = [&open](const StepBatch&) -> Status {
+    while (!open) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    return {};
+  };
+  return *Engine::Start(options, std::make_unique<ToyRunner>(ToyOptions{.num_blocks = load.num_blocks,
+                                                                        .block_size = 8,
+                                                                        .vocab_size = kToyVocab,
+                                                                        .log = log,
+                                                                        .before_run = wait}));
 }
 
 inline std::vector<int32_t> RandomPrompt(uint32_t seed, size_t length) {
