@@ -37,6 +37,7 @@ enum class ExprKind {
 struct Expr {
   ExprKind kind = ExprKind::kLiteral;
   int line = 0;
+  int depth = 0;  // 1 + the deepest of its parts; 0 until the parser has measured it
   std::string name;
   Value literal;
   std::vector<ExprPtr> args;

@@ -30,6 +30,9 @@ class Environment {
   virtual ~Environment() = default;
   // Counts towards the output limit; throws RenderError when it is passed.
   virtual void CheckSize(int64_t bytes, int line) = 0;
+  // A namespace gets a value that holds a namespace or a macro. Freeing the first of a row of them frees the
+  // next inside of that, so that there is a limit to how many may be in a row; throws past it.
+  virtual void CountLink(int line) = 0;
   [[nodiscard]] virtual int64_t unix_time() const = 0;  // strftime_now
 };
 
@@ -53,6 +56,9 @@ template <size_t kSize>
 // object.name and object[key]; undefined when absent. Throws on an undefined object.
 [[nodiscard]] Value GetAttribute(const Value& object, const std::string& name, int line);
 [[nodiscard]] Value GetItem(const Value& object, const Value& key, int line);
+// str.replace(old, new, count); throws before it makes a string that is larger than the limit.
+[[nodiscard]] std::string Replaced(std::string_view text, std::string_view old, std::string_view with,
+                                   int64_t count, int line, Environment& environment);
 // + - * / // % ** of two numbers, as in Python (floor division, remainder with the divisor's sign); throws on
 // a division by zero and where the result leaves 64 bits.
 [[nodiscard]] Value Arithmetic(const std::string& op, const Value& left, const Value& right, int line);

@@ -43,17 +43,35 @@ Expected<std::string> ExpressionParser::ExpectName() {
   return tokens_[at_++].text;
 }
 
-Status ExpressionParser::CheckChain(int links) const {
-  if (links <= kMaxChain) return {};
-  return Fail(
-      ErrorCode::kInvalidArgument,
-      fmt::format("chat template line {}: more than {} operators in one row", Current().line, kMaxChain));
+std::unexpected<Error> ExpressionParser::TooDeep(int limit) const {
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("chat template line {}: nested deeper than {}", Current().line, limit));
+}
+
+Status ExpressionParser::CheckChain(int links, Expr& left) const {
+  if (links > kMaxChain) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("chat template line {}: more than {} operators in one row", Current().line, kMaxChain));
+  }
+  if (Measure(left) > kMaxTree) return TooDeep(kMaxTree);
+  return {};
+}
+
+// Few parts are not measured yet, since rows are at each of their links.
+int ExpressionParser::Measure(Expr& expr) {
+  if (expr.depth > 0) return expr.depth;
+  int deepest = 0;
+  for (const ExprPtr& part : expr.args) {
+    if (part != nullptr) deepest = std::max(deepest, Measure(*part));
+  }
+  for (const auto& [name, part] : expr.kwargs) deepest = std::max(deepest, Measure(*part));
+  return expr.depth = deepest + 1;
 }
 
 Status ExpressionParser::CheckDepth() const {
   if (depth_ <= kMaxDepth) return {};
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("chat template line {}: nested deeper than {}", Current().line, kMaxDepth));
+  return TooDeep(kMaxDepth);
 }
 
 Expected<ExprPtr> ExpressionParser::ParseTuple(bool with_condition) {
@@ -75,7 +93,7 @@ Expected<ExprPtr> ExpressionParser::ParseExpr() {
   ATTEST_RETURN_IF_ERROR(CheckDepth());
   ATTEST_ASSIGN_OR_RETURN(ExprPtr value, ParseOr());
   for (int links = 1; AtName("if"); ++links) {
-    ATTEST_RETURN_IF_ERROR(CheckChain(links));
+    ATTEST_RETURN_IF_ERROR(CheckChain(links, *value));
     ExprPtr conditional = MakeExpr(ExprKind::kConditional, Current().line);
     ++at_;
     ATTEST_ASSIGN_OR_RETURN(ExprPtr condition, ParseOr());
@@ -101,7 +119,7 @@ ExprPtr ExpressionParser::Binary(int line, std::string op, ExprPtr left, ExprPtr
 Expected<ExprPtr> ExpressionParser::ParseOr() {
   ATTEST_ASSIGN_OR_RETURN(ExprPtr left, ParseAnd());
   for (int links = 1; AtName("or"); ++links) {
-    ATTEST_RETURN_IF_ERROR(CheckChain(links));
+    ATTEST_RETURN_IF_ERROR(CheckChain(links, *left));
     const int line = tokens_[at_++].line;
     ATTEST_ASSIGN_OR_RETURN(ExprPtr right, ParseAnd());
     left = Binary(line, "or", std::move(left), std::move(right));
@@ -112,7 +130,7 @@ Expected<ExprPtr> ExpressionParser::ParseOr() {
 Expected<ExprPtr> ExpressionParser::ParseAnd() {
   ATTEST_ASSIGN_OR_RETURN(ExprPtr left, ParseNot());
   for (int links = 1; AtName("and"); ++links) {
-    ATTEST_RETURN_IF_ERROR(CheckChain(links));
+    ATTEST_RETURN_IF_ERROR(CheckChain(links, *left));
     const int line = tokens_[at_++].line;
     ATTEST_ASSIGN_OR_RETURN(ExprPtr right, ParseNot());
     left = Binary(line, "and", std::move(left), std::move(right));
@@ -165,7 +183,7 @@ Expected<ExprPtr> ExpressionParser::ParseLevel(int level) {
   if (level == static_cast<int>(kLevels.size())) return ParseUnary(/*with_filter=*/true);
   ATTEST_ASSIGN_OR_RETURN(ExprPtr left, ParseLevel(level + 1));
   for (int links = 0;; ++links) {
-    ATTEST_RETURN_IF_ERROR(CheckChain(links));
+    ATTEST_RETURN_IF_ERROR(CheckChain(links, *left));
     std::string_view op;
     for (const std::string_view candidate : kLevels[static_cast<size_t>(level)]) {
       if (AtOp(candidate)) op = candidate;
@@ -252,7 +270,7 @@ Expected<ExprPtr> ExpressionParser::ParsePrimary() {
 
 Expected<ExprPtr> ExpressionParser::ParsePostfix(ExprPtr expr) {
   for (int links = 0;; ++links) {
-    ATTEST_RETURN_IF_ERROR(CheckChain(links));
+    ATTEST_RETURN_IF_ERROR(CheckChain(links, *expr));
     const int line = Current().line;
     if (TakeOp(".")) {
       ExprPtr attribute = MakeExpr(ExprKind::kAttribute, line);
@@ -340,7 +358,7 @@ Expected<ExprPtr> ExpressionParser::ParseFilter(ExprPtr input) {
 
 Expected<ExprPtr> ExpressionParser::ParseFilters(ExprPtr expr) {
   for (int links = 0;; ++links) {
-    ATTEST_RETURN_IF_ERROR(CheckChain(links));
+    ATTEST_RETURN_IF_ERROR(CheckChain(links, *expr));
     if (TakeOp("|")) {
       ATTEST_ASSIGN_OR_RETURN(expr, ParseFilter(std::move(expr)));
     } else if (AtName("is")) {

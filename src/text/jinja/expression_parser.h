@@ -22,6 +22,7 @@ class ExpressionParser {
   // Guards of the stack, here and in the interpreter; real templates stay below 20 and 50.
   static constexpr int kMaxDepth = 200;  // nested expressions or blocks
   static constexpr int kMaxChain = 500;  // operators, filters or subscripts in one row
+  static constexpr int kMaxTree = 1000;  // of both: a row in brackets may begin another row
 
   const Token& Current() const { return tokens_[at_]; }
   const Token& Peek() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
@@ -47,6 +48,7 @@ class ExpressionParser {
 
   std::unexpected<Error> Unexpected(std::string_view wanted) const;
   std::unexpected<Error> Unsupported(int line, std::string_view construct) const;
+  std::unexpected<Error> TooDeep(int limit) const;
   Status ExpectOp(std::string_view op);
   Status ExpectBlockEnd();
   Expected<std::string> ExpectName();
@@ -57,7 +59,9 @@ class ExpressionParser {
     int& depth_;
   };
   Status CheckDepth() const;
-  Status CheckChain(int links) const;
+  // `left`: what the row has come to.
+  Status CheckChain(int links, Expr& left) const;
+  static int Measure(Expr& expr);
 
   // One expression, or "a, b" as a list.
   Expected<ExprPtr> ParseTuple(bool with_condition = true);

@@ -25,6 +25,8 @@ constexpr std::array<std::string_view, 32> kTests = {
     "lower",    "lt",       "mapping", "ne",          "none",      "number",  "odd",         "sameas",
     "sequence", "string",   "test",    "true",        "undefined", "upper",   "greaterthan", "lessthan"};
 
+constexpr int64_t kMaxIndent = 64;  // of tojson
+
 [[noreturn]] void Bad(const Arguments& arguments, const std::string& what) {
   throw RenderError(arguments.line, what);
 }
@@ -191,20 +193,16 @@ Value MinMaxFilter(bool largest, const Value& input, const Arguments& arguments)
 Value SumFilter(const Value& input, const Arguments& arguments) {
   const Value* attribute = arguments.Find(0, "attribute");
   const Value* start = arguments.Find(1, "start");
-  double real = start == nullptr ? 0.0 : start->number();
-  int64_t integer = start != nullptr && start->is_integer() ? start->integer() : 0;
-  bool all_integers = start == nullptr || start->is_integer();
-  for (const Value& item : Iterate(input, arguments.line)) {
-    const Value value = attribute == nullptr ? item : Dotted(item, Str(*attribute), arguments.line);
+  Value sum = 0;
+  const auto add = [&](const Value& value) {
     if (!value.is_number()) Bad(arguments, fmt::format("sum of a '{}'", value.type_name()));
-    real += value.number();
-    if (value.is_integer()) {
-      integer += value.integer();
-    } else {
-      all_integers = false;
-    }
+    sum = Arithmetic("+", sum, value, arguments.line);
+  };
+  if (start != nullptr) add(*start);
+  for (const Value& item : Iterate(input, arguments.line)) {
+    add(attribute == nullptr ? item : Dotted(item, Str(*attribute), arguments.line));
   }
-  return all_integers ? Value(integer) : Value(real);
+  return sum;
 }
 
 Value JoinFilter(const Value& input, const Arguments& arguments, Environment& environment) {
@@ -298,11 +296,9 @@ Value FirstOrLast(bool first, const Value& input, const Arguments& arguments) {
 }
 
 Value ReplaceFilter(const Value& input, const Arguments& arguments, Environment& environment) {
-  const std::string out =
-      ReplaceAll(Str(input), Str(Require(arguments, 0, "old", "replace")),
-                 Str(Require(arguments, 1, "new", "replace")), Integer(arguments, 2, "count", -1));
-  environment.CheckSize(static_cast<int64_t>(out.size()), arguments.line);
-  return out;
+  return Replaced(Str(input), Str(Require(arguments, 0, "old", "replace")),
+                  Str(Require(arguments, 1, "new", "replace")), Integer(arguments, 2, "count", -1),
+                  arguments.line, environment);
 }
 
 }  // namespace
@@ -327,10 +323,11 @@ Value ApplyFilter(std::string_view name, const Value& input, const Arguments& ar
                       true);
   }
   if (name == "tojson") {
-    return ToJson(
-        input,
-        static_cast<int>(Integer(arguments, ~size_t{0}, "indent", Integer(arguments, 0, "indent", -1))),
-        Flag(arguments, ~size_t{0}, "sort_keys", false), line);
+    const int64_t indent = Integer(arguments, 0, "indent", -1);
+    if (indent > kMaxIndent)
+      Bad(arguments, fmt::format("'indent' is {}, the limit is {}", indent, kMaxIndent));
+    return ToJson(input, static_cast<int>(std::max<int64_t>(indent, -1)),
+                  Flag(arguments, ~size_t{0}, "sort_keys", false), line);
   }
   if (name == "length" || name == "count") return Length(input, line);
   if (name == "default" || name == "d") {
@@ -377,8 +374,8 @@ Value ApplyFilter(std::string_view name, const Value& input, const Arguments& ar
   if (name == "round") return RoundFilter(input, arguments);
   if (name == "abs") {
     if (!input.is_number()) Bad(arguments, fmt::format("abs of a '{}'", input.type_name()));
-    return input.is_integer() ? Value(static_cast<int64_t>(std::llabs(input.integer())))
-                              : Value(std::fabs(input.number()));
+    if (!input.is_integer()) return std::fabs(input.number());
+    return input.integer() < 0 ? Arithmetic("-", Value(0), input, line) : Value(input.integer());
   }
   if (name == "attr") return GetAttribute(input, Str(Require(arguments, 0, "name", "attr")), line);
   if (name == "e" || name == "escape" || name == "forceescape") return EscapeMarkup(Str(input));
@@ -392,12 +389,10 @@ bool ApplyTest(std::string_view name, const Value& input, const Arguments& argum
   if (name == "undefined") return input.is_undefined();
   if (name == "none") return input.is_none();
   if (name == "string") return input.is_string();
-  if (name == "mapping") return input.is<std::shared_ptr<Dict>>();
-  if (name == "sequence")
-    return input.is_string() || input.list() != nullptr || input.is<std::shared_ptr<Dict>>();
+  if (name == "mapping") return input.is_mapping();
+  if (name == "sequence") return input.is_string() || input.list() != nullptr || input.is_mapping();
   if (name == "iterable") {
-    return input.is_undefined() || input.is_string() || input.list() != nullptr ||
-           input.is<std::shared_ptr<Dict>>();
+    return input.is_undefined() || input.is_string() || input.list() != nullptr || input.is_mapping();
   }
   if (name == "number") return input.is_number();
   if (name == "integer") return input.is<int64_t>();
@@ -419,7 +414,7 @@ bool ApplyTest(std::string_view name, const Value& input, const Arguments& argum
     if (!input.is_integer() || !divisor.is_integer() || divisor.integer() == 0) {
       Bad(arguments, fmt::format("'{}' needs integers", name));
     }
-    const bool divides = input.integer() % divisor.integer() == 0;
+    const bool divides = Arithmetic("%", input, divisor, line).integer() == 0;
     return name == "odd" ? !divides : divides;
   }
   if (name == "lower") return input.is_string() && MapCase(*input.string(), Case::kLower) == *input.string();

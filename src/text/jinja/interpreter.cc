@@ -6,6 +6,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "text/jinja/budget.h"
 #include "text/jinja/builtins.h"
 
 namespace attest::jinja {
@@ -33,17 +34,23 @@ enum class Flow { kNext, kBreak, kContinue };
 
 class Interpreter final : public Environment {
  public:
-  Interpreter(const Limits& limits, int64_t unix_time) : limits_(limits), unix_time_(unix_time) {}
+  Interpreter(const Limits& limits, int64_t unix_time)
+      : max_call_depth_(limits.max_call_depth), unix_time_(unix_time), budget_(limits) {}
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
   // A macro is a name of the scope it holds, and a namespace can hold itself: such rings free nothing by
   // themselves. Every ring passes through a captured scope or a namespace that was assigned to.
   ~Interpreter() override {
-    for (const auto& weak : captured_) {
-      if (const ScopePtr scope = weak.lock()) scope->names.clear();
+    // All are held while each is emptied: a row of them would else be freed one inside of the other.
+    std::vector<ScopePtr> scopes;
+    std::vector<std::shared_ptr<Dict>> fields;
+    for (const auto& weak : captured_) scopes.push_back(weak.lock());
+    for (const auto& weak : assigned_) fields.push_back(weak.lock());
+    for (const ScopePtr& scope : scopes) {
+      if (scope != nullptr) scope->names.clear();
     }
-    for (const auto& weak : assigned_) {
-      if (const auto fields = weak.lock()) fields->clear();
+    for (const auto& entries : fields) {
+      if (entries != nullptr) entries->clear();
     }
   }
 
@@ -55,11 +62,8 @@ class Interpreter final : public Environment {
     return out;
   }
 
-  void CheckSize(int64_t bytes, int line) override {
-    if (bytes > limits_.max_output_bytes) {
-      throw RenderError(line, fmt::format("output is larger than {} bytes", limits_.max_output_bytes));
-    }
-  }
+  void CheckSize(int64_t bytes, int line) override { budget_.CheckSize(bytes, line); }
+  void CountLink(int line) override { budget_.CountLink(line); }
   [[nodiscard]] int64_t unix_time() const override { return unix_time_; }
 
  private:
@@ -72,16 +76,6 @@ class Interpreter final : public Environment {
     return std::make_shared<const Macro>(Macro{&node, scope});
   }
 
-  // Copying a long string costs as many steps as it takes time: a loop over thousands of messages that looks
-  // at the text of the first each time would otherwise copy terabytes within the limit.
-  static constexpr int64_t kBytesPerStep = 256;
-
-  void Step(int line, int64_t count = 1) {
-    steps_ += count;
-    if (steps_ > limits_.max_steps)
-      throw RenderError(line, fmt::format("more than {} steps", limits_.max_steps));
-  }
-
   Flow RunBody(const Body& body, const ScopePtr& scope, std::string& out) {
     for (const NodePtr& node : body) {
       const Flow flow = RunNode(*node, scope, out);
@@ -91,7 +85,8 @@ class Interpreter final : public Environment {
   }
 
   Flow RunNode(const Node& node, const ScopePtr& scope, std::string& out) {
-    Step(node.line);
+    const Budget::Nested nested(budget_, node.line);
+    budget_.Step(node.line);
     switch (node.kind) {
       case NodeKind::kText:
         out += node.text;
@@ -160,6 +155,7 @@ class Interpreter final : public Environment {
       throw RenderError(node.line, fmt::format("'{}' is a '{}'; only a namespace's fields can be set",
                                                node.targets[0], object.type_name()));
     }
+    if (value.extent().holds_objects) budget_.CountLink(node.line);
     Remember(assigned_, space->fields);
     SetKey(*space->fields, node.field, std::move(value));
   }
@@ -188,7 +184,7 @@ class Interpreter final : public Environment {
     const auto count = static_cast<int64_t>(items.size());
     const auto changed = std::make_shared<Dict>();  // what loop.changed() saw last
     for (int64_t i = 0; i < count; ++i) {
-      Step(node.line);
+      budget_.Step(node.line);
       auto inner = std::make_shared<Scope>(Scope{scope, {}});
       Assign(node.targets, items[static_cast<size_t>(i)], *inner, node.line);
       Dict loop = {{"index", i + 1},
@@ -221,11 +217,11 @@ class Interpreter final : public Environment {
   }
 
   Value Evaluate(const Expr& expr, const ScopePtr& scope) {
-    Step(expr.line);
+    const Budget::Nested nested(budget_, expr.line);
     Value value = EvaluateUncounted(expr, scope);
-    if (const std::string* text = value.string()) {
-      Step(expr.line, static_cast<int64_t>(text->size()) / kBytesPerStep);
-    }
+    const std::string* const text = value.string();
+    budget_.Step(expr.line, text == nullptr ? 0 : static_cast<int64_t>(text->size()));
+    budget_.CheckExtent(value.extent(), expr.line);
     return value;
   }
 
@@ -323,8 +319,8 @@ class Interpreter final : public Environment {
   }
 
   Value CallMacro(const Macro& macro, const Arguments& arguments, const Value* caller) {
-    if (call_depth_ >= limits_.max_call_depth) {
-      throw RenderError(arguments.line, fmt::format("macros nest deeper than {}", limits_.max_call_depth));
+    if (call_depth_ >= max_call_depth_) {
+      throw RenderError(arguments.line, fmt::format("macros nest deeper than {}", max_call_depth_));
     }
     const std::vector<MacroParameter>& parameters = macro.node->parameters;
     if (arguments.positional.size() > parameters.size()) {
@@ -362,11 +358,12 @@ class Interpreter final : public Environment {
       return arguments.positional[index % arguments.positional.size()];
     }
     if (name == "changed") {
-      Dict& seen = *FindKey(loop, " seen")->get_if<Namespace>()->fields;
+      const std::shared_ptr<Dict>& seen = FindKey(loop, " seen")->get_if<Namespace>()->fields;
       const Value now = arguments.positional;
-      const Value* before = FindKey(seen, "last");
+      const Value* before = FindKey(*seen, "last");
       const bool is_new = before == nullptr || !Equals(*before, now);
-      SetKey(seen, "last", now);
+      Remember(assigned_, seen);
+      SetKey(*seen, "last", now);
       return is_new;
     }
     throw RenderError(arguments.line, fmt::format("loop.{}() cannot be called", name));
@@ -399,8 +396,10 @@ class Interpreter final : public Environment {
     const int64_t first = clamp(begin, step > 0 ? 0 : size - 1);
     const int64_t last = clamp(end, step > 0 ? size : -1);
     List out;
-    for (int64_t i = first; step > 0 ? i < last : i > last; i += step)
+    for (int64_t i = first; step > 0 ? i < last : i > last;) {
       out.push_back(items[static_cast<size_t>(i)]);
+      if (__builtin_add_overflow(i, step, &i)) break;
+    }
     if (!object.is_string()) return out;
     std::string text;
     for (const Value& point : out) text += *point.string();
@@ -412,9 +411,8 @@ class Interpreter final : public Environment {
     if (expr.name == "not") return !operand.truthy();
     if (!operand.is_number())
       throw RenderError(expr.line, fmt::format("unary {} of a '{}'", expr.name, operand.type_name()));
-    const double sign = expr.name == "-" ? -1 : 1;
-    return operand.is_integer() ? Value(static_cast<int64_t>(sign) * operand.integer())
-                                : Value(sign * operand.number());
+    if (!operand.is_integer()) return expr.name == "-" ? -operand.number() : operand.number();
+    return expr.name == "-" ? Arithmetic("-", Value(0), operand, expr.line) : Value(operand.integer());
   }
 
   Value CompareChain(const Expr& expr, const ScopePtr& scope) {
@@ -422,6 +420,9 @@ class Interpreter final : public Environment {
     for (size_t i = 0; i < expr.ops.size(); ++i) {
       const std::string& op = expr.ops[i];
       Value right = Evaluate(*expr.args[i + 1], scope);
+      if (left.list() != nullptr || left.is_mapping()) {
+        budget_.Step(expr.line, std::min(left.extent().bytes, right.extent().bytes));
+      }
       const bool holds = op == "=="       ? Equals(left, right)
                          : op == "!="     ? !Equals(left, right)
                          : op == "in"     ? Contains(right, left, expr.line)
@@ -461,11 +462,11 @@ class Interpreter final : public Environment {
     }
     if (op == "*" && left.is_string() && right.is_integer()) {
       const int64_t times = std::max<int64_t>(right.integer(), 0);
-      if (times > 0)
-        CheckSize(static_cast<int64_t>(left.string()->size()) > limits_.max_output_bytes / times
-                      ? std::numeric_limits<int64_t>::max()
-                      : 0,
-                  expr.line);
+      int64_t bytes = 0;
+      if (__builtin_mul_overflow(static_cast<int64_t>(left.string()->size()), times, &bytes)) {
+        bytes = std::numeric_limits<int64_t>::max();
+      }
+      CheckSize(bytes, expr.line);
       std::string text;
       for (int64_t i = 0; i < times; ++i) text += *left.string();
       return text;
@@ -478,9 +479,9 @@ class Interpreter final : public Environment {
                       fmt::format("'{}' {} '{}' is not defined", left.type_name(), op, right.type_name()));
   }
 
-  const Limits limits_;
+  const int max_call_depth_;
   const int64_t unix_time_;
-  int64_t steps_ = 0;
+  Budget budget_;
   int call_depth_ = 0;
   std::vector<std::weak_ptr<Scope>> captured_;
   std::vector<std::weak_ptr<Dict>> assigned_;

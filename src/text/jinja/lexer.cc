@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
+
+#include "text/unicode.h"
 
 namespace attest::jinja {
 namespace {
@@ -14,24 +15,6 @@ bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
          static_cast<unsigned char>(c) >= 0x80;
-}
-
-void AppendUtf8(std::string& out, uint32_t code_point) {
-  if (code_point < 0x80) {
-    out += static_cast<char>(code_point);
-  } else if (code_point < 0x800) {
-    out += static_cast<char>(0xc0 | (code_point >> 6));
-    out += static_cast<char>(0x80 | (code_point & 0x3f));
-  } else if (code_point < 0x10000) {
-    out += static_cast<char>(0xe0 | (code_point >> 12));
-    out += static_cast<char>(0x80 | ((code_point >> 6) & 0x3f));
-    out += static_cast<char>(0x80 | (code_point & 0x3f));
-  } else {
-    out += static_cast<char>(0xf0 | (code_point >> 18));
-    out += static_cast<char>(0x80 | ((code_point >> 12) & 0x3f));
-    out += static_cast<char>(0x80 | ((code_point >> 6) & 0x3f));
-    out += static_cast<char>(0x80 | (code_point & 0x3f));
-  }
 }
 
 class Lexer {
@@ -298,7 +281,12 @@ class Lexer {
             return Fail(ErrorCode::kInvalidArgument,
                         fmt::format("chat template line {}: bad \\{} escape", line_, c));
           }
-          AppendUtf8(value, static_cast<uint32_t>(std::stoul(hex, nullptr, 16)));
+          const auto code_point = static_cast<char32_t>(std::stoul(hex, nullptr, 16));
+          if (code_point > 0x10FFFF || (code_point >= 0xD800 && code_point <= 0xDFFF)) {
+            return Fail(ErrorCode::kInvalidArgument,
+                        fmt::format("chat template line {}: \\{}{} is no character", line_, c, hex));
+          }
+          AppendUtf8(code_point, value);
           at_ += count;
           break;
         }

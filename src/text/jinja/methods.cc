@@ -99,11 +99,8 @@ Value CallStringMethod(const std::string& text, std::string_view name, const Arg
   if (name == "startswith") return MatchesEdge(text, arguments, true);
   if (name == "endswith") return MatchesEdge(text, arguments, false);
   if (name == "replace") {
-    const std::string out =
-        ReplaceAll(text, RequireString(arguments, 0, name), RequireString(arguments, 1, name),
-                   OptionalInteger(arguments, 2, "count", -1));
-    environment.CheckSize(static_cast<int64_t>(out.size()), arguments.line);
-    return out;
+    return Replaced(text, RequireString(arguments, 0, name), RequireString(arguments, 1, name),
+                    OptionalInteger(arguments, 2, "count", -1), arguments.line, environment);
   }
   if (name == "upper") return MapCase(text, Case::kUpper);
   if (name == "lower") return MapCase(text, Case::kLower);
@@ -198,10 +195,11 @@ Value Range(const Arguments& arguments) {
   }
   if (step == 0) Bad(arguments.line, "range: step is 0");
   List out;
-  for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
     if (static_cast<int64_t>(out.size()) >= kMaxRange)
       Bad(arguments.line, fmt::format("range is longer than {}", kMaxRange));
     out.emplace_back(i);
+    if (__builtin_add_overflow(i, step, &i)) break;  // past the last integer, and so past the end
   }
   return out;
 }
@@ -229,7 +227,7 @@ bool IsGlobalFunction(std::string_view name) { return Has(kGlobals, name); }
 bool HasMethod(const Value& object, std::string_view name) {
   if (object.is_string()) return Has(kStringMethods, name);
   if (object.list() != nullptr) return Has(kListMethods, name);
-  if (object.is<std::shared_ptr<Dict>>()) return Has(kDictMethods, name);
+  if (object.is_mapping()) return Has(kDictMethods, name);
   return false;
 }
 
@@ -257,8 +255,27 @@ Value CallGlobal(std::string_view name, const Arguments& arguments, Environment&
     fields = *arguments.positional[0].dict();
   }
   for (const auto& [key, value] : arguments.named) SetKey(fields, key, value);
-  if (name == "namespace") return Namespace{std::make_shared<Dict>(std::move(fields))};
+  if (name == "namespace") {
+    const bool links =
+        std::ranges::any_of(fields, [](const auto& field) { return field.second.extent().holds_objects; });
+    if (links) environment.CountLink(arguments.line);
+    return Namespace{std::make_shared<Dict>(std::move(fields))};
+  }
   return fields;
+}
+
+std::string Replaced(std::string_view text, std::string_view old, std::string_view with, int64_t count,
+                     int line, Environment& environment) {
+  int64_t places = 0;
+  if (old.empty()) {
+    places = static_cast<int64_t>(text.size()) + 1;
+  } else {
+    for (size_t at = 0; (at = text.find(old, at)) != std::string_view::npos; at += old.size()) ++places;
+  }
+  if (count >= 0) places = std::min(places, count);
+  const auto grows = static_cast<int64_t>(with.size()) - static_cast<int64_t>(old.size());
+  if (grows > 0) environment.CheckSize(static_cast<int64_t>(text.size()) + places * grows, line);
+  return ReplaceAll(text, old, with, count);
 }
 
 Value GetAttribute(const Value& object, const std::string& name, int line) {

@@ -7,14 +7,52 @@
 #include <cmath>
 
 namespace attest::jinja {
+namespace {
 
-List* Value::list() const {
-  const auto* shared = get_if<std::shared_ptr<List>>();
-  return shared == nullptr ? nullptr : shared->get();
+void Add(Extent& extent, const Extent& part) {
+  constexpr int64_t kMost = int64_t{1} << 60;
+  extent.bytes = std::min(extent.bytes + part.bytes, kMost);
+  extent.depth = std::max(extent.depth, part.depth + 1);
+  extent.holds_objects |= part.holds_objects;
 }
 
-Dict* Value::dict() const {
-  if (const auto* shared = get_if<std::shared_ptr<Dict>>()) return shared->get();
+Measured<List> Measure(List list) {
+  Extent extent{.depth = 1};
+  for (const Value& item : list) Add(extent, item.extent());
+  return {.items = std::move(list), .extent = extent};
+}
+
+Measured<Dict> Measure(Dict dict) {
+  Extent extent{.depth = 1};
+  for (const auto& [key, value] : dict) {
+    extent.bytes += static_cast<int64_t>(key.size());
+    Add(extent, value.extent());
+  }
+  return {.items = std::move(dict), .extent = extent};
+}
+
+}  // namespace
+
+Value::Value(List list) : data_(std::make_shared<const Measured<List>>(Measure(std::move(list)))) {}
+Value::Value(Dict dict) : data_(std::make_shared<const Measured<Dict>>(Measure(std::move(dict)))) {}
+
+Extent Value::extent() const {
+  Extent extent;
+  if (const auto* text = string()) extent.bytes += static_cast<int64_t>(text->size());
+  if (const auto* list = get_if<SharedList>()) return (*list)->extent;
+  if (const auto* dict = get_if<SharedDict>()) return (*dict)->extent;
+  if (const auto* method = get_if<BoundMethod>()) Add(extent, method->object->extent());
+  extent.holds_objects |= is<Namespace>() || is<std::shared_ptr<const Macro>>();
+  return extent;
+}
+
+const List* Value::list() const {
+  const auto* shared = get_if<SharedList>();
+  return shared == nullptr ? nullptr : &(*shared)->items;
+}
+
+const Dict* Value::dict() const {
+  if (const auto* shared = get_if<SharedDict>()) return &(*shared)->items;
   if (const auto* space = get_if<Namespace>()) return space->fields.get();
   return nullptr;
 }
@@ -34,7 +72,7 @@ bool Value::truthy() const {
   if (is_number()) return number() != 0;
   if (const auto* text = string()) return !text->empty();
   if (const List* items = list()) return !items->empty();
-  if (is<std::shared_ptr<Dict>>()) return !dict()->empty();
+  if (is_mapping()) return !dict()->empty();
   return true;
 }
 
@@ -79,7 +117,11 @@ bool Equals(const Value& a, const Value& b) {
   if (a.list() != nullptr && b.list() != nullptr) {
     return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(), Equals);
   }
-  if (a.dict() != nullptr && b.dict() != nullptr) {
+  if (const auto* space = a.get_if<Namespace>()) {
+    const auto* other = b.get_if<Namespace>();
+    return other != nullptr && space->fields == other->fields;
+  }
+  if (a.is_mapping() && b.is_mapping()) {
     if (a.dict()->size() != b.dict()->size()) return false;
     return std::all_of(a.dict()->begin(), a.dict()->end(), [&](const auto& entry) {
       const Value* other = FindKey(*b.dict(), entry.first);
@@ -213,7 +255,7 @@ struct JsonWriter {
       }
       if (!items->empty()) NewLine(depth);
       out += ']';
-    } else if (value.is<std::shared_ptr<Dict>>()) {
+    } else if (value.is_mapping()) {
       Dict entries = *value.dict();
       if (sort_keys)
         std::sort(entries.begin(), entries.end(),
@@ -255,6 +297,7 @@ std::string Repr(const Value& value) {
     for (const Value& item : *items) out += (out.empty() ? "" : ", ") + Repr(item);
     return "[" + out + "]";
   }
+  if (value.is<Namespace>()) return "<Namespace>";  // it may hold itself
   if (const Dict* entries = value.dict()) {
     for (const auto& [key, item] : *entries)
       out += (out.empty() ? "" : ", ") + ReprString(key) + ": " + Repr(item);
@@ -284,7 +327,7 @@ List Iterate(const Value& value, int line) {
   if (value.is_undefined()) return {};
   if (const List* items = value.list()) return *items;
   List out;
-  if (value.is<std::shared_ptr<Dict>>()) {
+  if (value.is_mapping()) {
     for (const auto& entry : *value.dict()) out.emplace_back(entry.first);
     return out;
   }
@@ -298,7 +341,7 @@ List Iterate(const Value& value, int line) {
 int64_t Length(const Value& value, int line) {
   if (value.is_undefined()) return 0;
   if (const List* items = value.list()) return static_cast<int64_t>(items->size());
-  if (value.is<std::shared_ptr<Dict>>()) return static_cast<int64_t>(value.dict()->size());
+  if (value.is_mapping()) return static_cast<int64_t>(value.dict()->size());
   if (const auto* text = value.string()) return static_cast<int64_t>(CodePoints(*text).size());
   throw RenderError(line, fmt::format("'{}' has no length", value.type_name()));
 }
@@ -312,7 +355,7 @@ bool Contains(const Value& container, const Value& item, int line) {
   if (const List* items = container.list()) {
     return std::any_of(items->begin(), items->end(), [&](const Value& other) { return Equals(other, item); });
   }
-  if (container.is<std::shared_ptr<Dict>>())
+  if (container.is_mapping())
     return item.is_string() && FindKey(*container.dict(), *item.string()) != nullptr;
   if (container.is_undefined()) return false;
   throw RenderError(line, fmt::format("'in' needs a str, list or dict, not '{}'", container.type_name()));

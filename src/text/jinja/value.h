@@ -20,7 +20,7 @@ struct RenderError : std::runtime_error {
 };
 
 class Value;
-using List = std::vector<Value>;
+using List = std::vector<Value>;  // never changed once it is a value; so are dicts
 // Insertion order counts. Look-ups are linear: message objects have a handful of keys.
 using Dict = std::vector<std::pair<std::string, Value>>;
 
@@ -39,32 +39,46 @@ struct BoundMethod {
   std::shared_ptr<Value> object;
   std::string name;
 };
-// namespace(...): the one mutable object.
+// namespace(...): the one mutable object. Equal to itself alone.
 struct Namespace {
   std::shared_ptr<Dict> fields;
 };
 
+// How much there is to walk in a value, and how deep: what is shared counts each time that it is met, since
+// whoever prints or compares the value meets it as often.
+struct Extent {
+  int64_t bytes = 16;          // of strings, and as much again for each value
+  int depth = 0;               // of lists and dicts in each other
+  bool holds_objects = false;  // namespaces or macros, which may hold others
+};
+template <class Items>
+struct Measured {
+  Items items;
+  Extent extent;
+};
+
 class Value {
  public:
-  using Variant = std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
-                               std::shared_ptr<Dict>, Namespace, GlobalFunction, BoundMethod,
-                               std::shared_ptr<const Macro>>;
+  using SharedList = std::shared_ptr<const Measured<List>>;
+  using SharedDict = std::shared_ptr<const Measured<Dict>>;
+  using Variant = std::variant<Undefined, None, bool, int64_t, double, std::string, SharedList, SharedDict,
+                               Namespace, GlobalFunction, BoundMethod, std::shared_ptr<const Macro>>;
 
   Value() : data_(Undefined{}) {}
-  Value(None none) : data_(none) {}                                     // NOLINT(google-explicit-constructor)
-  Value(Undefined undefined) : data_(std::move(undefined)) {}           // NOLINT(google-explicit-constructor)
-  Value(bool value) : data_(value) {}                                   // NOLINT(google-explicit-constructor)
-  Value(int value) : data_(static_cast<int64_t>(value)) {}              // NOLINT(google-explicit-constructor)
-  Value(int64_t value) : data_(value) {}                                // NOLINT(google-explicit-constructor)
-  Value(double value) : data_(value) {}                                 // NOLINT(google-explicit-constructor)
-  Value(std::string value) : data_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-  Value(std::string_view value) : data_(std::string(value)) {}          // NOLINT(google-explicit-constructor)
-  Value(const char* value) : data_(std::string(value)) {}               // NOLINT(google-explicit-constructor)
-  Value(List list) : data_(std::make_shared<List>(std::move(list))) {}  // NOLINT(google-explicit-constructor)
-  Value(Dict dict) : data_(std::make_shared<Dict>(std::move(dict))) {}  // NOLINT(google-explicit-constructor)
-  Value(Namespace value) : data_(std::move(value)) {}                   // NOLINT(google-explicit-constructor)
-  Value(GlobalFunction value) : data_(std::move(value)) {}              // NOLINT(google-explicit-constructor)
-  Value(BoundMethod value) : data_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
+  Value(None none) : data_(none) {}                             // NOLINT(google-explicit-constructor)
+  Value(Undefined undefined) : data_(std::move(undefined)) {}   // NOLINT(google-explicit-constructor)
+  Value(bool value) : data_(value) {}                           // NOLINT(google-explicit-constructor)
+  Value(int value) : data_(static_cast<int64_t>(value)) {}      // NOLINT(google-explicit-constructor)
+  Value(int64_t value) : data_(value) {}                        // NOLINT(google-explicit-constructor)
+  Value(double value) : data_(value) {}                         // NOLINT(google-explicit-constructor)
+  Value(std::string value) : data_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Value(std::string_view value) : data_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
+  Value(const char* value) : data_(std::string(value)) {}       // NOLINT(google-explicit-constructor)
+  Value(List list);                                             // NOLINT(google-explicit-constructor)
+  Value(Dict dict);                                             // NOLINT(google-explicit-constructor)
+  Value(Namespace value) : data_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
+  Value(GlobalFunction value) : data_(std::move(value)) {}      // NOLINT(google-explicit-constructor)
+  Value(BoundMethod value) : data_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Value(std::shared_ptr<const Macro> value)
       : data_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
@@ -84,9 +98,10 @@ class Value {
     return is<GlobalFunction>() || is<BoundMethod>() || is<std::shared_ptr<const Macro>>();
   }
   [[nodiscard]] const std::string* string() const { return get_if<std::string>(); }
+  [[nodiscard]] bool is_mapping() const { return is<SharedDict>(); }
   // nullptr unless this is a list / a dict or namespace.
-  [[nodiscard]] List* list() const;
-  [[nodiscard]] Dict* dict() const;
+  [[nodiscard]] const List* list() const;
+  [[nodiscard]] const Dict* dict() const;
   // bool counts as 0 or 1, as in Python. REQUIRES: is_number().
   [[nodiscard]] double number() const;
   // An int or a bool. REQUIRES: is<int64_t>() or is<bool>().
@@ -95,6 +110,7 @@ class Value {
 
   [[nodiscard]] bool truthy() const;
   [[nodiscard]] const char* type_name() const;  // Python's: "str", "int", "NoneType", ...
+  [[nodiscard]] Extent extent() const;
 
  private:
   Variant data_;
