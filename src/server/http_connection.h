@@ -22,7 +22,8 @@
 
 namespace attest {
 
-// Requests sent ahead while one is answered are kept up to here; beyond, the socket is not read.
+// Requests sent ahead while one is answered, or its answer is not read, are kept up to here; beyond, the
+// socket is not read.
 inline constexpr size_t kMaxReadAhead = 64 << 10;
 // After an answer that closes the connection, input is thrown away until this much silence: closing at once,
 // with unread input, would reset the connection and could destroy the answer on its way.
@@ -60,6 +61,7 @@ struct Connection {
   std::string in;   // received, not parsed
   std::string out;  // not yet taken by the socket, from out_begin on
   size_t out_begin = 0;
+  size_t largest_event = 0;  // of the stream so far
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>>
       parser;  // engaged from a request's first byte
   bool header_seen = false;

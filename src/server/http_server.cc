@@ -72,6 +72,14 @@ class BoostHttpServer final : public HttpServer {
   void WaitRead(Connection& c);
   void OnReadable(Connection& c);
   void ProcessInput(Connection& c);
+  void TakeInput(Connection& c) {
+    if (c.state == State::kDoomed) return;
+    ProcessInput(c);
+    connections_.HoldBody(c, c.parser ? c.parser->get().body().size() : 0);
+    if (connections_.held_body_bytes() > options_.max_held_body_bytes && c.body_bytes_held > 0) {
+      Refuse(c, 503, fmt::format("over {} bytes of bodies are under way", options_.max_held_body_bytes));
+    }
+  }
   void BeginAnswer(Connection& c, std::string request_id);
   void Dispatch(Connection& c);
   void Refuse(Connection& c, int status, std::string_view message);
@@ -147,7 +155,7 @@ std::string BoostHttpServer::TurnAway() {
 
 void BoostHttpServer::WaitRead(Connection& c) {
   if (c.waiting_read || c.state == State::kDoomed) return;
-  if (c.answering() && c.in.size() >= kMaxReadAhead) return;
+  if ((c.answering() || c.unread() > 0) && c.in.size() >= kMaxReadAhead) return;
   c.waiting_read = true;
   c.socket.async_wait(tcp::socket::wait_read, [this, id = c.id](const error_code& ec) {
     Connection* connection = connections_.Find(id);
@@ -172,18 +180,15 @@ void BoostHttpServer::OnReadable(Connection& c) {
   c.last_read = Clock::now();
   if (c.state != State::kLingering) {
     c.in.append(scratch_.data(), n);
-    ProcessInput(c);
-    connections_.HoldBody(c, c.parser ? c.parser->get().body().size() : 0);
-    if (connections_.held_body_bytes() > options_.max_held_body_bytes && c.body_bytes_held > 0) {
-      Refuse(c, 503, fmt::format("over {} bytes of bodies are under way", options_.max_held_body_bytes));
-    }
+    TakeInput(c);
   }
   WaitRead(c);
 }
 
-// Up to one request: those sent ahead wait for tasks of their own, so that 64 KiB of them hold nobody up.
+// Up to one request: those sent ahead wait for tasks of their own, so that 64 KiB of them hold nobody up, and
+// for the reader of the answers before, so that those do not pile up.
 void BoostHttpServer::ProcessInput(Connection& c) {
-  while (c.state == State::kReading && !c.close_when_flushed && !c.in.empty()) {
+  while (c.state == State::kReading && !c.close_when_flushed && c.unread() == 0 && !c.in.empty()) {
     if (!c.parser) {
       const size_t start =
           std::min(c.in.find_first_not_of("\r\n"), c.in.size());  // blank lines between requests
@@ -246,7 +251,8 @@ void BoostHttpServer::Dispatch(Connection& c) {
   c.head = request.method == "HEAD";
   c.keep_alive = message.keep_alive() && !shutting_down_ && !c.is_spare;
   c.chunked = message.version() >= 11;
-  if (options_.log_requests) c.log_line = fmt::format("{} {}", request.method, request.path.substr(0, 256));
+  if (options_.log_requests)
+    c.log_line = fmt::format("{} {}", request.method.substr(0, 16), request.path.substr(0, 256));
   if (c.in.empty() && c.in.capacity() > kKeptCapacity) FreeString(c.in);
   BeginAnswer(c, request.request_id);
   handler_->OnRequest(c.exchange, std::move(request));
@@ -295,6 +301,7 @@ void BoostHttpServer::StartStream(ExchangeId id, HttpResponse head) {
   if (c == nullptr) return;
   ATTEST_CHECK(c->state == State::kHandling);
   c->state = State::kStreaming;
+  c->largest_event = 0;
   c->last_event = Clock::now();
   WriteHead(*c, head, std::nullopt);
   FlushOut(*c);
@@ -307,6 +314,7 @@ void BoostHttpServer::QueueEvent(Connection& c, std::string_view event) {
     c.out += event;
   }
   c.body_bytes += event.size();
+  c.largest_event = std::max(c.largest_event, event.size());
   c.last_event = Clock::now();
 }
 
@@ -315,8 +323,9 @@ void BoostHttpServer::Send(ExchangeId id, std::string_view event) {
   if (c == nullptr || event.empty()) return;  // an empty chunk would end the stream
   ATTEST_CHECK(c->state == State::kStreaming);
   QueueEvent(*c, event);
-  if (c->unread() > options_.max_unread_bytes) FlushOut(*c);
-  if (c->unread() <= options_.max_unread_bytes || c->state == State::kDoomed) return;
+  const size_t most = options_.max_unread_bytes + c->largest_event;
+  if (c->unread() > most) FlushOut(*c);
+  if (c->unread() <= most || c->state == State::kDoomed) return;
   DoomReader(*c);
 }
 
@@ -342,6 +351,8 @@ void BoostHttpServer::FlushOut(Connection& c) {
         connection->waiting_write = false;
         if (failed) return Close(id);
         FlushOut(*connection);
+        TakeInput(*connection);  // what waited for the reader
+        WaitRead(*connection);
       });
       return;
     }
@@ -367,7 +378,7 @@ void BoostHttpServer::FinishAnswer(Connection& c) {
   Post([this, id = c.id] {  // what was sent ahead
     Connection* connection = connections_.Find(id);
     if (connection == nullptr) return;
-    ProcessInput(*connection);
+    TakeInput(*connection);
     WaitRead(*connection);
   });
 }

@@ -1,6 +1,6 @@
 // HTTP/1.1 over TCP: one I/O thread, requests in, responses and event streams out. It knows nothing of models
-// or of the routes it serves. Owned by Server (server.h); the implementation is the only file that includes
-// Boost.
+// or of the routes it serves. Owned by Server (server.h). Boost is in its implementation, the http_*.h beside
+// it, and http_get.cc alone.
 //
 // Threads: OnRequest and OnClosed run on the I/O thread, and so must every call marked so below. Other
 // threads reach it through Post. A client that closes its side while its request is being answered counts as
@@ -31,9 +31,11 @@ struct HttpServerOptions {
   // So many more are let in for one answer each: GET and HEAD are served, for probes and metrics, and
   // anything else is a 503. The next one waits in the kernel's backlog until one leaves.
   size_t spare_connections = 64;
-  // Of all request bodies that are being received; the one that passes it is a 503.
+  // Of all request bodies that are being received, and again of all that wait to be read by a worker; the one
+  // that passes it is a 503.
   size_t max_held_body_bytes = 256 << 20;
-  // Bytes a stream may leave unread; one more and the connection is closed. 1 MiB is about 5,000 events.
+  // Bytes a stream may leave unread, beside the largest of its events (the echo of a long prompt is one); one
+  // more and the connection is closed. 1 MiB is about 5,000 events.
   size_t max_unread_bytes = 1 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // first byte of a request to the end of its header
   // Silence inside a body; and all of it, but for what its bytes earn.

@@ -64,6 +64,19 @@ class HttpClient {
     }
     return true;
   }
+  // Sends up to `bytes` zeros, as long as the peer and the kernel between take some every second. How many.
+  size_t SendWhatIsTaken(size_t bytes) {
+    const timeval patience{.tv_sec = 1, .tv_usec = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    const std::string zeros(64 << 10, '0');
+    size_t sent = 0;
+    while (sent < bytes) {
+      const ssize_t n = ::send(fd_, zeros.data(), std::min(zeros.size(), bytes - sent), MSG_NOSIGNAL);
+      if (n <= 0) break;
+      sent += static_cast<size_t>(n);
+    }
+    return sent;
+  }
   bool SendRequest(std::string_view method, std::string_view path, std::string_view body = {},
                    std::string_view extra_headers = {}) {
     std::string out;
