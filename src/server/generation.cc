@@ -83,12 +83,12 @@ Status Generation::Start() {
   return {};
 }
 
-void Generation::Abort() {
+void Generation::StopRunning(FinishReason reason) {
   for (Choice& choice : choices_) {
     if (!choice.is_running) continue;
     choice.is_running = false;
     rooms_.engine.Abort(choice.engine_id);
-    rooms_.metrics.CountFinished(FinishReason::kAbort);
+    rooms_.metrics.CountFinished(reason);
   }
   num_running_ = 0;
 }
@@ -194,9 +194,6 @@ void Generation::TakeScores(int32_t index) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   const std::vector<TokenLogprobs>& scores = *prompt_scores_[choice.prompt];
   choice.took_scores = true;
-  if (call_.prompt_logprobs) {
-    choice.result.prompt_logprobs = logprobs_writer_.Prompt(scores, *call_.prompt_logprobs);
-  }
   if (!call_.echo || !call_.sampling.logprobs) return;
   // A BOS that the tokenizer put before a text is no part of the text.
   const std::optional<int32_t> bos = rooms_.tokenizer.bos_id();
@@ -285,15 +282,11 @@ void Generation::Finish(int32_t index, FinishReason reason, StopReason stop_reas
 }
 
 void Generation::FailAll(const Error& error) {
-  rooms_.metrics.CountFinished(FinishReason::kError);
-  for (Choice& choice : choices_) {
-    if (choice.is_running) rooms_.engine.Abort(choice.engine_id);
-    choice.is_running = false;
-  }
-  num_running_ = 0;
+  StopRunning(FinishReason::kError);
   // A kernel that refuses is not the fault of a request that was accepted.
   const int status = error.code == ErrorCode::kUnsupported ? 500 : HttpStatusOf(error.code);
   if (!call_.stream) {
+    rooms_.metrics.CountResponse(status);
     rooms_.http.Respond(
         exchange_, {.status = status, .body = ErrorBody(status, error.message, error.field), .headers = {}});
     return;
@@ -319,12 +312,17 @@ std::vector<size_t> Generation::BestOf(size_t prompt) const {
 
 void Generation::EndAnswer() {
   if (!call_.stream) {
+    std::vector<std::string> prompt_logprobs(call_.prompts.size());  // the choices of a prompt share its text
     std::vector<ChoiceResult> results;
     results.reserve(call_.prompts.size() * static_cast<size_t>(call_.n));
     for (size_t prompt = 0; prompt < call_.prompts.size(); ++prompt) {
+      if (call_.prompt_logprobs && prompt_scores_[prompt]) {
+        prompt_logprobs[prompt] = logprobs_writer_.Prompt(*prompt_scores_[prompt], *call_.prompt_logprobs);
+      }
       for (const size_t index : BestOf(prompt)) {
         Choice& choice = choices_[index];
         choice.result.logprobs = TakeLogprobs(choice);
+        choice.result.prompt_logprobs = prompt_logprobs[prompt];
         results.push_back(std::move(choice.result));
       }
     }

@@ -43,7 +43,7 @@ class Generation {
   // Hands what Apply wrote to the socket: once per batch of events.
   void Flush() { rooms_.http.Flush(exchange_); }
   // Stops what still runs; its tokens are for nobody.
-  void Abort();
+  void Abort() { StopRunning(FinishReason::kAbort); }
   // One failed sequence fails the request: its answer would not be what was asked for.
   void FailAll(const Error& error);
 
@@ -72,6 +72,7 @@ class Generation {
     int32_t num_logprobs = 0;
   };
 
+  void StopRunning(FinishReason reason);
   void OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogprobs> logprobs);
   void OnPromptLogprobs(int32_t index, std::vector<TokenLogprobs> scores);
   void TakeScores(int32_t index);

@@ -26,8 +26,8 @@ struct ChoiceResult {
   std::string text;
   FinishReason finish = FinishReason::kStop;
   StopReason stop_reason;
-  std::string logprobs = "null";  // JSON, see logprobs_json.h
-  std::string prompt_logprobs;    // JSON; "" where not asked for
+  std::string logprobs = "null";     // JSON, see logprobs_json.h
+  std::string_view prompt_logprobs;  // JSON; "" where not asked for
 };
 
 // Writes the chunks and the response of one request. The part that never changes (id, object, created, model)
