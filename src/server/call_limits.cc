@@ -26,11 +26,11 @@ size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len) {
   return kShortening * longest * static_cast<size_t>(max_model_len);
 }
 
-Status CheckTextSize(std::string_view text, const std::string& field, const CallLimits& limits) {
-  if (text.size() <= limits.max_text_bytes) return {};
+Status CheckTextSize(size_t bytes, const std::string& field, const CallLimits& limits) {
+  if (bytes <= limits.max_text_bytes) return {};
   return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} is a text of {} bytes, the limit of a context of {} tokens is {}", field,
-                          text.size(), limits.max_model_len, limits.max_text_bytes),
+              fmt::format("{} is a text of {} bytes, the limit of a context of {} tokens is {}", field, bytes,
+                          limits.max_model_len, limits.max_text_bytes),
               field);
 }
 

@@ -36,6 +36,6 @@ Expected<std::string> ServedModelName(const JsonFields& fields, const CallLimits
 // normalizers that shorten. Megabytes of one letter take seconds and a hundred times their size to encode.
 size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len);
 // `field` is where the text came from.
-Status CheckTextSize(std::string_view text, const std::string& field, const CallLimits& limits);
+Status CheckTextSize(size_t bytes, const std::string& field, const CallLimits& limits);
 
 }  // namespace attest

@@ -111,7 +111,7 @@ Expected<std::vector<int32_t>> EncodeMessages(const JsonFields& fields, const Ca
     return Fail(text.error().code, fmt::format("the chat template refused: {}", text.error().message),
                 "messages");
   }
-  ATTEST_RETURN_IF_ERROR(CheckTextSize(*text, "messages", limits));
+  ATTEST_RETURN_IF_ERROR(CheckTextSize(text->size(), "messages", limits));
   // Templates write their own BOS.
   return tokenizer.Encode(*text, {.add_special_tokens = add_special.value_or(false)});
 }

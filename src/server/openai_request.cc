@@ -262,25 +262,49 @@ Expected<GenerationCall> ReadCommon(const json& body, bool is_chat, const CallLi
   return call;
 }
 
-Status CheckPrompts(const GenerationCall& call, const CallLimits& limits, const std::string& field) {
-  for (const std::vector<int32_t>& ids : call.prompts) {
-    if (ids.empty()) {
-      return Fail(ErrorCode::kInvalidArgument, fmt::format("{} must not be empty", field), field);
-    }
-    if (ids.size() >= static_cast<size_t>(limits.max_model_len)) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("{} has {} tokens, but the context holds {} including at least one of output",
-                              field, ids.size(), limits.max_model_len),
-                  field);
-    }
+Status CheckPrompt(const std::vector<int32_t>& ids, const CallLimits& limits, const std::string& field) {
+  if (ids.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("{} must not be empty", field), field);
   }
+  if (ids.size() >= static_cast<size_t>(limits.max_model_len)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} has {} tokens, but the context holds {} including at least one of output",
+                            field, ids.size(), limits.max_model_len),
+                field);
+  }
+  return {};
+}
+
+// What every sample has of its own, whatever it says: its prompt, and what it is held to.
+size_t BytesOfSamples(const GenerationCall& call) {
+  const SamplingParams& sampling = call.sampling;
+  size_t each = sizeof(int32_t) * (sampling.allowed_token_ids.size() + sampling.stop_token_ids.size()) +
+                sizeof(IdBias) * sampling.logit_bias.size();
+  for (const std::vector<int32_t>& word : sampling.bad_words)
+    each += sizeof(word) + sizeof(int32_t) * word.size();
+  for (const std::string& stop : call.stop) each += (1 + sizeof(size_t)) * stop.size();  // see StopMatcher
+  size_t all = each * call.prompts.size();
+  for (const std::vector<int32_t>& ids : call.prompts) all += sizeof(int32_t) * ids.size();
+  for (const std::string& text : call.echo_texts) all += text.size();
+  return all * static_cast<size_t>(call.best_of);
+}
+
+Status CheckSamples(const GenerationCall& call, const CallLimits& limits) {
   const size_t samples = call.prompts.size() * static_cast<size_t>(call.best_of);
+  const char* const name = call.best_of > call.n ? "best_of" : "n";
   if (samples > static_cast<size_t>(limits.max_choices)) {
-    const char* const name = call.best_of > call.n ? "best_of" : "n";
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} prompts with {} = {} are {} choices, the limit is {}", call.prompts.size(),
                             name, call.best_of, samples, limits.max_choices),
                 name);
+  }
+  if (const size_t bytes = BytesOfSamples(call); bytes > kMaxSampleBytes) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the prompts, ids, words and stop strings of {} prompts with {} = {} would take {} "
+                    "bytes, the limit is {}",
+                    call.prompts.size(), name, call.best_of, bytes, kMaxSampleBytes),
+        name);
   }
   return {};
 }
@@ -298,20 +322,24 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   // clients are written for.
   const EncodeOptions encode{.add_special_tokens = add_special.value_or(true)};
   const bool wants_offsets = call.sampling.logprobs.has_value() && !call.echo;
-  const auto add_text = [&](const json& text) -> Status {
-    ATTEST_RETURN_IF_ERROR(CheckTextSize(text.get_ref<const std::string&>(), "prompt", limits));
-    call.prompts.push_back(limits.tokenizer.Encode(text.get_ref<const std::string&>(), encode));
-    if (wants_offsets) call.prompt_lengths.push_back(NumCodePoints(text.get_ref<const std::string&>()));
-    if (call.echo) call.echo_texts.push_back(text.get<std::string>());
-    return {};
+  const auto add_text = [&](const json& item) -> Status {
+    const auto& text = item.get_ref<const std::string&>();
+    ATTEST_RETURN_IF_ERROR(CheckTextSize(text.size(), "prompt", limits));
+    call.prompts.push_back(limits.tokenizer.Encode(text, encode));
+    if (wants_offsets) call.prompt_lengths.push_back(NumCodePoints(text));
+    if (call.echo) call.echo_texts.push_back(text);
+    return CheckPrompt(call.prompts.back(), limits, "prompt");
   };
-  const auto add_ids = [&](std::vector<int32_t> ids) {
+  const auto add_ids = [&](const json& item) -> Status {
+    ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, kMaxListedIds, "prompt"));
+    ATTEST_RETURN_IF_ERROR(CheckPrompt(ids, limits, "prompt"));  // before its text, which may be long
     if (call.echo || wants_offsets) {
       std::string text = limits.tokenizer.Decode(ids, /*skip_special_tokens=*/false);
       if (wants_offsets) call.prompt_lengths.push_back(NumCodePoints(text));
       if (call.echo) call.echo_texts.push_back(std::move(text));
     }
     call.prompts.push_back(std::move(ids));
+    return {};
   };
   constexpr std::string_view kShapes =
       "a string, a list of strings, a list of token ids or a list of such lists";
@@ -320,8 +348,7 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
   } else if (!prompt->is_array() || prompt->empty()) {
     return WrongType("prompt", kShapes, *prompt);
   } else if (const json& first = prompt->front(); first.is_number()) {
-    ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(*prompt, limits.vocab_size, kMaxListedIds, "prompt"));
-    add_ids(std::move(ids));
+    ATTEST_RETURN_IF_ERROR(add_ids(*prompt));
   } else {
     if (prompt->size() > kMaxPrompts) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -332,15 +359,10 @@ Status ReadPrompts(const JsonFields& fields, const CallLimits& limits, Generatio
       if (item.type() != first.type() || !(item.is_string() || item.is_array())) {
         return WrongType("prompt", kShapes, item);
       }
-      if (item.is_string()) {
-        ATTEST_RETURN_IF_ERROR(add_text(item));
-      } else {
-        ATTEST_ASSIGN_OR_RETURN(auto ids, IdsFromJson(item, limits.vocab_size, kMaxListedIds, "prompt"));
-        add_ids(std::move(ids));
-      }
+      ATTEST_RETURN_IF_ERROR(item.is_string() ? add_text(item) : add_ids(item));
     }
   }
-  return CheckPrompts(call, limits, "prompt");
+  return {};
 }
 
 Expected<GenerationCall> ParseCall(std::string_view text, bool is_chat, const CallLimits& limits) {
@@ -349,11 +371,12 @@ Expected<GenerationCall> ParseCall(std::string_view text, bool is_chat, const Ca
   const JsonFields fields(body, {}, limits.reads);
   if (is_chat) {
     ATTEST_ASSIGN_OR_RETURN(auto ids, EncodeMessages(fields, limits));
+    ATTEST_RETURN_IF_ERROR(CheckPrompt(ids, limits, "messages"));
     call.prompts.push_back(std::move(ids));
-    ATTEST_RETURN_IF_ERROR(CheckPrompts(call, limits, "messages"));
   } else {
     ATTEST_RETURN_IF_ERROR(ReadPrompts(fields, limits, call));
   }
+  ATTEST_RETURN_IF_ERROR(CheckSamples(call, limits));
   return call;
 }
 

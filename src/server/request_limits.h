@@ -9,6 +9,7 @@ namespace attest {
 
 inline constexpr size_t kMaxPrompts = 1024;
 inline constexpr int64_t kMaxChoicesPerPrompt = 128;
+inline constexpr size_t kMaxSampleBytes = size_t{256} << 20;  // of all samples, before they say anything
 inline constexpr size_t kMaxStops = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // what a stop string may make the stream hold back
 inline constexpr size_t kMaxSaltBytes = 1024;

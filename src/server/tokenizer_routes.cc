@@ -29,7 +29,7 @@ Expected<std::vector<int32_t>> EncodeText(const JsonFields& fields, const CallLi
     return Fail(ErrorCode::kInvalidArgument, "prompt is missing: give a prompt (a string) or messages",
                 "prompt");
   }
-  ATTEST_RETURN_IF_ERROR(CheckTextSize(*prompt, "prompt", limits));
+  ATTEST_RETURN_IF_ERROR(CheckTextSize(prompt->size(), "prompt", limits));
   ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));
   return limits.tokenizer.Encode(*prompt, {.add_special_tokens = add_special.value_or(true)});
 }
@@ -80,6 +80,12 @@ Expected<std::string> Detokenize(std::string_view body, const CallLimits& limits
   }
   ATTEST_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           fields.Ids("tokens", NumIds(limits), kMaxListedIds));
+  // Four million times the longest token of a vocabulary are a gigabyte.
+  size_t bytes = 0;
+  for (const int32_t id : ids) {
+    if (id < limits.tokenizer.vocab_size()) bytes += limits.tokenizer.TokenText(id).size();
+  }
+  ATTEST_RETURN_IF_ERROR(CheckTextSize(bytes, "tokens", limits));
   std::string out;
   JsonWriter(out)
       .BeginObject()
