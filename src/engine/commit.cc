@@ -70,13 +70,14 @@ void Commit(const StepPlan& plan, std::span<const Expected<int32_t>> tokens, Seq
   for (const ScheduledSeq& share : plan.seqs) {
     Sequence& seq = *share.seq;
     if (seq.finish || (share.samples && !tokens[next])) {
-      // Logits of it, or of its prompt, were not numbers; what led to them may be in the cache.
       if (!seq.finish) {
         seq.error = tokens[next].error();
         scheduler.Finish(seq, FinishReason::kError);
       }
       if (share.samples) ++next;
-      scheduler.Distrust(seq);
+      // Logits of it, or of its prompt, were not numbers; what led to them may be in the cache. A request
+      // whose own masks left nothing to draw says nothing about them.
+      if (seq.error->code != ErrorCode::kInvalidArgument) scheduler.Distrust(seq);
       continue;
     }
     scheduler.Advance(share);
