@@ -41,7 +41,6 @@ class AttentionRouter {
   [[nodiscard]] std::span<const std::string> excluded() const { return excluded_; }
 
   [[nodiscard]] const CpuFeatures& cpu() const { return cpu_; }
-  [[nodiscard]] const std::string& forced() const { return forced_; }
   // The kernel forced for one phase, "" when the contract chooses.
   [[nodiscard]] const std::string& forced_for(AttentionPhase phase) const {
     return forced_by_phase_[static_cast<size_t>(phase)];
@@ -49,7 +48,6 @@ class AttentionRouter {
 
  private:
   CpuFeatures cpu_;
-  std::string forced_;
   std::array<std::string, kNumAttentionPhases> forced_by_phase_;
   std::vector<std::string> excluded_;
 };

@@ -29,7 +29,6 @@ Status CheckForcedName(std::string_view name, const CpuFeatures& cpu) {
 Expected<AttentionRouter> AttentionRouter::Create(const CpuFeatures& cpu, std::string_view forced) {
   AttentionRouter router;
   router.cpu_ = cpu;
-  router.forced_ = forced;
   for (std::string_view rest = forced; !rest.empty();) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view part = rest.substr(0, comma);

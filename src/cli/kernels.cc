@@ -20,8 +20,7 @@ namespace {
 
 std::string PhasesOf(const PhaseSet& phases) {
   std::string text;
-  for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
-                                     AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
+  for (const AttentionPhase phase : kAttentionPhases) {
     if (!phases.Has(phase)) continue;
     if (!text.empty()) text += ", ";
     text += AttentionPhaseName(phase);
@@ -104,8 +103,7 @@ Expected<AttentionPhase> PhaseOfOptions(const ExplainOptions& options) {
   }
   const AttentionPhase computed = RoutePhaseOf(options.q_len, options.kv_len);
   if (options.phase.empty()) return computed;
-  for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
-                                     AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
+  for (const AttentionPhase phase : kAttentionPhases) {
     std::string name = AttentionPhaseName(phase);
     for (char& c : name) {
       if (c == '_') c = '-';

@@ -81,6 +81,28 @@ Expected<KvSizing> SizeKv(const ModelFlags& flags, const Model& model) {
   return SizeKvCache(input);
 }
 
+// What the model reads to find the ranges of an int8 KV cache: prose, numbers, code and other scripts, since
+// a range that one kind of text never shows would saturate on it.
+constexpr std::string_view kCalibrationText =
+    "The river had risen in the night, and by morning the lower field was a sheet of grey water. \"We should "
+    "have moved the hay,\" she said, \"but who would have thought it in August?\" Nobody answered. In 1953, "
+    "1,836 people died when the dikes broke; the repairs cost 3.14% of that year's budget (about "
+    "12,700,000).\n\n"
+    "def mean(values: list[float]) -> float:\n    # An empty list has no mean.\n    if not values:\n        "
+    "raise ValueError(\"no values\")\n    return sum(values) / len(values)\n\n"
+    "{\"id\": 17, \"name\": \"K\\u00f6ln\", \"tags\": [\"a\", \"b\"], \"ok\": true}\n\n"
+    "1. Heat the oven to 200 C.  2. Mix flour, butter & sugar.  3. Bake for 25 minutes!\n"
+    "Der Zug f\u00e4hrt um acht Uhr ab. O\u00f9 est la gare? \u041f\u0440\u0438\u0432\u0435\u0442, "
+    "\u043c\u0438\u0440. \u4f60\u597d\uff0c\u4e16\u754c\u3002 E = mc^2; x <- y + 1; "
+    "https://example.org/a?b=c#d\n"
+    "Question: Why is the sky blue? Answer: Because air scatters short waves of light more than long ones.";
+
+Expected<KvScales> Calibrate(Model& model, const TextAssets& text, ThreadTeam& team) {
+  std::vector<int32_t> tokens = text.tokenizer->Encode(kCalibrationText);
+  if (tokens.empty()) tokens.push_back(model.config().bos_id.value_or(0));
+  return CalibrateKvScales(model, tokens, team);
+}
+
 }  // namespace
 
 Expected<std::filesystem::path> FindModel(const std::string& model, const HubEnvironment& environment) {
@@ -122,30 +144,6 @@ Expected<ModelOptions> ModelOptionsOf(const ModelFlags& flags, const CpuFeatures
     ATTEST_ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeOf(flags.kv_cache_dtype));
   }
   return options;
-}
-
-// What the model reads to find the ranges of an int8 KV cache: prose, numbers, code and other scripts, since
-// a range that one kind of text never shows would saturate on it.
-constexpr std::string_view kCalibrationText =
-    "The river had risen in the night, and by morning the lower field was a sheet of grey water. \"We should "
-    "have "
-    "moved the hay,\" she said, \"but who would have thought it in August?\" Nobody answered. In 1953, 1,836 "
-    "people "
-    "died when the dikes broke; the repairs cost 3.14% of that year's budget (about 12,700,000).\n\n"
-    "def mean(values: list[float]) -> float:\n    # An empty list has no mean.\n    if not values:\n        "
-    "raise "
-    "ValueError(\"no values\")\n    return sum(values) / len(values)\n\n"
-    "{\"id\": 17, \"name\": \"K\\u00f6ln\", \"tags\": [\"a\", \"b\"], \"ok\": true}\n\n"
-    "1. Heat the oven to 200 C.  2. Mix flour, butter & sugar.  3. Bake for 25 minutes!\n"
-    "Der Zug f\u00e4hrt um acht Uhr ab. O\u00f9 est la gare? \u041f\u0440\u0438\u0432\u0435\u0442, "
-    "\u043c\u0438\u0440. \u4f60\u597d\uff0c\u4e16\u754c\u3002 E = mc^2; x <- y + 1; "
-    "https://example.org/a?b=c#d\n"
-    "Question: Why is the sky blue? Answer: Because air scatters short waves of light more than long ones.";
-
-Expected<KvScales> Calibrate(Model& model, const TextAssets& text, ThreadTeam& team) {
-  std::vector<int32_t> tokens = text.tokenizer->Encode(kCalibrationText);
-  if (tokens.empty()) tokens.push_back(model.config().bos_id.value_or(0));
-  return CalibrateKvScales(model, tokens, team);
 }
 
 Expected<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelFlags& flags,
@@ -223,10 +221,9 @@ Expected<std::unique_ptr<Engine>> ModelHost::StartEngine(EngineObserver* observe
 std::vector<std::pair<std::string, std::string>> ModelHost::AttentionKernels() const {
   std::vector<std::pair<std::string, std::string>> kernels;
   const AttentionRouter& router = model_->attention_router();
-  for (const AttentionPhase phase : {AttentionPhase::kPrefill, AttentionPhase::kExtend,
-                                     AttentionPhase::kDecode, AttentionPhase::kUniformDecode}) {
+  for (const AttentionPhase phase : kAttentionPhases) {
     const AttentionProblem problem{.spec = model_->attention_spec(), .phase = phase};
-    const auto route = Choose(problem, router.cpu(), router.forced());
+    const auto route = Choose(problem, router.cpu(), router.forced_for(phase), router.excluded());
     kernels.emplace_back(AttentionPhaseName(phase), route ? std::string(route->name()) : "none");
   }
   return kernels;
