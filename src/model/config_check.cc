@@ -65,6 +65,13 @@ Status CheckConfig(const ModelConfig& config) {
                 fmt::format("rope attention_factor is {}, expected a number above 0", rope.attention_factor),
                 "rope.attention_factor");
   }
+  if (rope.scaling == RopeScaling::kYarn &&
+      (!(rope.beta_slow > 0) || !(rope.beta_fast >= rope.beta_slow) || !std::isfinite(rope.beta_fast))) {
+    return Fail(ErrorCode::kCorruptFile,
+                fmt::format("rope beta_fast is {} and beta_slow {}, expected beta_fast >= beta_slow > 0",
+                            rope.beta_fast, rope.beta_slow),
+                "rope.beta_fast");
+  }
   for (const int32_t id : config.eos_ids) {
     ATTEST_RETURN_IF_ERROR(InRange("eos_token_id", id, 0, config.vocab_size - 1));
   }

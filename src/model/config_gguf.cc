@@ -162,8 +162,9 @@ Status ReadShape(ArchReader& reader, ModelConfig& config) {
   ATTEST_ASSIGN_OR_RETURN(const auto key_length, reader.Int("attention.key_length"));
   ATTEST_ASSIGN_OR_RETURN(const auto value_length, reader.Int("attention.value_length"));
   constexpr int64_t kLimit = 1 << 20;
-  if (layers < 1 || layers > kLimit || *q_heads < 1 || *q_heads > kLimit || kv_heads.value_or(1) > kLimit ||
-      key_length.value_or(1) > kLimit) {
+  const auto in_range = [](int64_t value) { return value >= 1 && value <= kLimit; };
+  if (!in_range(layers) || !in_range(*q_heads) || !in_range(kv_heads.value_or(1)) ||
+      !in_range(key_length.value_or(1))) {
     return Fail(
         ErrorCode::kCorruptFile,
         fmt::format("llama.block_count {}, head_count {}, head_count_kv {} and key_length {} must be 1 to "

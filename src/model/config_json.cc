@@ -375,8 +375,9 @@ Expected<ModelConfig> Read(const Json& json, const JsonConfigInput& input) {
   ATTEST_ASSIGN_OR_RETURN(config.max_positions, root.RequiredInt("max_position_embeddings"));
   ATTEST_ASSIGN_OR_RETURN(config.rms_norm_eps, root.RequiredNumber("rms_norm_eps"));
   constexpr int64_t kMaxInt = INT32_MAX;
-  if (layers < 1 || layers > kMaxInt || q_heads < 1 || q_heads > kMaxInt || kv_heads.value_or(1) > kMaxInt ||
-      head_dim.value_or(1) > kMaxInt) {
+  const auto in_range = [](int64_t value) { return value >= 1 && value <= kMaxInt; };
+  if (!in_range(layers) || !in_range(q_heads) || !in_range(kv_heads.value_or(1)) ||
+      !in_range(head_dim.value_or(1))) {
     return Fail(
         ErrorCode::kCorruptFile,
         fmt::format("num_hidden_layers {}, num_attention_heads {}, num_key_value_heads {} and head_dim "
