@@ -20,6 +20,16 @@ namespace {
 using Json = nlohmann::json;
 constexpr double kStartSeconds = 60;
 
+// What a command wrote under a name, whatever type it chose: another type is as good as nothing.
+std::string StringOf(const Json& json, const char* name) {
+  const auto at = json.find(name);
+  return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+bool IsTrue(const Json& json, const char* name) {
+  const auto at = json.find(name);
+  return at != json.end() && *at == Json(true);
+}
+
 Json ToJson(const AttentionProblem& problem, const char* phase) {
   const AttentionSpec& spec = problem.spec;
   const auto limit = [](const std::optional<int32_t>& value) { return value ? Json(*value) : Json(nullptr); };
@@ -144,9 +154,10 @@ class ProcessSubject final : public Subject {
         const Json answer,
         process_->Ask(
             Json({{"op", "run"}, {"problem", problem}, {"case", case_.string()}, {"out", out_.string()}})));
-    if (!answer.value("ok", false)) {
+    if (!IsTrue(answer, "ok")) {
+      const std::string reason = StringOf(answer, "error");
       return Fail(ErrorCode::kInternal, "run failed on a call that check accepted: " +
-                                            answer.value("error", std::string("no reason given")));
+                                            (reason.empty() ? "no reason given" : reason));
     }
     const auto tokens = static_cast<size_t>(lengths.q_begin->total()),
                heads = static_cast<size_t>(spec.q_heads), dim = static_cast<size_t>(spec.v_head_dim);
@@ -173,8 +184,8 @@ class ProcessSubject final : public Subject {
   std::vector<Reason> Ask(const Json& problem) {
     const auto answer = process_->Ask({{"op", "check"}, {"problem", problem}});
     if (!answer) return {};  // the call that follows says that the command is gone
-    if (answer->value("ok", false)) return {};
-    const std::string text = answer->value("refused", std::string());
+    if (IsTrue(*answer, "ok")) return {};
+    const std::string text = StringOf(*answer, "refused");
     const size_t colon = text.find(": ");
     if (colon == std::string::npos) return {{text, "refused", text.empty() ? "" : "what its reason says"}};
     return {{text.substr(0, colon), "refused", text.substr(colon + 2)}};
@@ -206,14 +217,13 @@ Expected<SubjectInfo> CommandSubject(const std::string& command) {
   const auto described = RunOneIsolated(
       [&]() -> std::string {
         const auto started = StartCommand(command);
-        return started ? started->introduction.dump() : Json{{"failed", started.error().message}}.dump();
+        return started ? "+" + started->introduction.dump() : "-" + started.error().message;
       },
       kStartSeconds);
   if (!described) return bad(described.error().message);
-  const Json json = Json::parse(*described);
-  if (json.contains("failed")) return bad(json["failed"].get<std::string>());
-  const std::string name = json.value("name", std::string()),
-                    arithmetic = json.value("arithmetic", std::string());
+  if (!described->starts_with('+')) return bad(described->substr(1));
+  const Json json = Json::parse(described->substr(1));
+  const std::string name = StringOf(json, "name"), arithmetic = StringOf(json, "arithmetic");
   if (name.empty() || (arithmetic != "f32" && arithmetic != "bf16"))
     return bad("its first line lacks a name, or an arithmetic of f32 or bf16");
   const AttentionArithmetic of = arithmetic == "f32" ? AttentionArithmetic::kF32 : AttentionArithmetic::kBf16;
