@@ -7,6 +7,7 @@
 
 #include "attention/dispatch.h"
 #include "attention/replay.h"
+#include "base/log.h"
 #include "cli/commands.h"
 
 namespace attest {
@@ -49,14 +50,11 @@ bool PrintReport(const std::string& what, const ReplayReport& report) {
 
 void Describe(const AttentionCaseFile& c) {
   PrintLine(fmt::format("computed by {}; {} sequence(s), {}/{} heads of {}, KV {} {}, block size {}",
-                        c.kernel, c.q_len.size(), c.spec.q_heads, c.spec.kv_heads, c.spec.head_dim,
-                        DTypeName(c.spec.kv_dtype), KvLayoutName(c.spec.layout), c.spec.block_size));
+                        EscapeForLog(c.kernel), c.q_len.size(), c.spec.q_heads, c.spec.kv_heads,
+                        c.spec.head_dim, DTypeName(c.spec.kv_dtype), KvLayoutName(c.spec.layout),
+                        c.spec.block_size));
   for (const auto& [name, text] : c.notes) {
-    std::string line = text;
-    for (char& ch : line) {  // notes come out of a file
-      if (static_cast<unsigned char>(ch) < 0x20 || ch == 0x7f) ch = '?';
-    }
-    PrintLine(fmt::format("  {:<12} {}", name, line));
+    PrintLine(fmt::format("  {:<12} {}", EscapeForLog(name), EscapeForLog(text)));
   }
 }
 
