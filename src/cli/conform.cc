@@ -1,14 +1,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <system_error>
-#include <thread>
 
 #include "cli/commands.h"
 #include "conform/case_io.h"
@@ -16,6 +14,7 @@
 #include "conform/library_subject.h"
 #include "conform/report.h"
 #include "conform/suite.h"
+#include "device/cpu.h"
 
 namespace attest {
 namespace {
@@ -91,8 +90,7 @@ conform::SuiteOptions SuiteOptionsOf(const ConformOptions& options) {
           .seed = options.seed,
           .random_cases = options.random_cases.value_or(options.quick ? 20 : 200),
           .minutes = options.minutes,
-          .workers = options.jobs > 0 ? options.jobs
-                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())),
+          .workers = options.jobs > 0 ? options.jobs : DetectCpu().logical_cpus,
           .time_limit_s = options.time_limit_s,
           .failures_folder = options.failures};
 }
