@@ -31,8 +31,7 @@ struct StreamResult {
                                                      const SamplingParams& sampling,
                                                      const std::vector<int32_t>& eos_ids);
 
-// kInvalidArgument when prompt and max_tokens do not fit; a max_tokens that is only a default is cut to what
-// fits.
+// max_tokens is cut to what fits behind the prompt. kInvalidArgument when that is nothing.
 [[nodiscard]] Expected<SamplingParams> ToSamplingParams(const SamplingFlags& flags, size_t prompt_tokens,
                                                         int32_t max_model_len);
 

@@ -20,8 +20,6 @@ namespace {
 
 constexpr double kBytesPerMib = 1 << 20;
 
-constexpr int32_t kStepTokens = 2048;  // the default budget of a step
-
 void Line(const char* name, const std::string& value) {
   std::puts(fmt::format("  {:<22}{}", name, value).c_str());
 }
@@ -99,7 +97,9 @@ Status PrintMemory(const Checkpoint& checkpoint, const ModelConfig& config, cons
   ATTEST_RETURN_IF_ERROR(CheckKvShape(shape));
   ATTEST_ASSIGN_OR_RETURN(const MemoryStatus memory, ReadMemoryStatus());
   const std::vector<KvWindow> windows = WindowsOf(groups);
-  const KvNeed need{.windows = windows, .block_size = shape.block_size, .max_step_tokens = kStepTokens};
+  const KvNeed need{.windows = windows,
+                    .block_size = shape.block_size,
+                    .max_step_tokens = ModelFlags().max_num_batched_tokens};
   const int64_t block_bytes = KvBytesPerBlock(shape);
   // Within the windows; a longer sequence pays for its full layers only.
   const int64_t per_token = std::ssize(groups) * block_bytes / shape.block_size;

@@ -32,7 +32,7 @@ Expected<std::vector<int32_t>> ParseIds(const std::string& text, int32_t vocab_s
   return ids;
 }
 
-// A piece on one line: control bytes and quotes escaped, the rest as it is.
+// A piece on one line: control bytes escaped, the rest as it is.
 std::string Visible(const std::string& bytes) {
   std::string out;
   for (const char c : bytes) {

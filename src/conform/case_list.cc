@@ -175,10 +175,7 @@ std::vector<TimedCase> TimedCases() {
   };
 }
 
-AttentionSpec PlainSpec() {
-  AttentionSpec spec = MakeSpec(1, 1, 64);
-  return spec;
-}
+AttentionSpec PlainSpec() { return MakeSpec(1, 1, 64); }
 
 std::string DescribeCase(const AttentionCase& c) {
   const AttentionSpec plain = PlainSpec(), &spec = c.spec;

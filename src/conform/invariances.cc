@@ -123,7 +123,6 @@ void AnySplitOfTheKeysGivesTheSameRow(Probe& probe) {
   }
 }
 
-// Rows over a prefix and over the rest, as states that are merged: cascade, and chunked context.
 // A kernel that splits keys chooses how many parts by the length and by how many sequences share the machine:
 // lengths around every likely part size, each alone and all together.
 void LengthsAroundSplitSizesAreRightAloneAndTogether(Probe& probe) {
@@ -150,6 +149,7 @@ void LengthsAroundSplitSizesAreRightAloneAndTogether(Probe& probe) {
   }
 }
 
+// Rows over a prefix and over the rest, as states that are merged: cascade, and chunked context.
 void StatesOverPartsOfTheKeysMergeToTheWhole(Probe& probe) {
   std::vector<AttentionSpec> specs(3, probe.Spec(6, 2, 32));
   if (!specs[0].wants_lse) {  // without an LSE nothing can be merged: let the subject say so

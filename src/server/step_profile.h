@@ -2,7 +2,6 @@
 // every step. Any thread.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
