@@ -16,7 +16,7 @@ struct ElementwiseOps {
 
 extern const ElementwiseOps kElementwisePortable;
 #if defined(__x86_64__)
-extern const ElementwiseOps kElementwiseAvx2;  // avx2, fma, bmi2
+extern const ElementwiseOps kElementwiseAvx2;  // CpuIsa::kAvx2
 #endif
 
 // The best table this CPU runs.

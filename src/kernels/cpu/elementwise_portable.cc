@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "device/cpu.h"
 #include "kernels/cpu/elementwise_ops.h"
 
 namespace attest {
@@ -11,11 +12,12 @@ const ElementwiseOps kElementwisePortable = kRowOps;
 
 const ElementwiseOps& BestElementwiseOps() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
-    return kElementwiseAvx2;
-  }
-#endif
+  static const ElementwiseOps& best =
+      HasIsa(DetectCpu(), CpuIsa::kAvx2) ? kElementwiseAvx2 : kElementwisePortable;
+  return best;
+#else
   return kElementwisePortable;
+#endif
 }
 
 }  // namespace attest

@@ -24,8 +24,8 @@ struct RowSumOps {
 
 extern const RowSumOps kRowSumsPortable;
 #if defined(__x86_64__)
-extern const RowSumOps kRowSumsAvx2;    // avx2, fma, bmi2
-extern const RowSumOps kRowSumsAvx512;  // with avx512 f, vl, bw, dq, cd
+extern const RowSumOps kRowSumsAvx2;    // CpuIsa::kAvx2
+extern const RowSumOps kRowSumsAvx512;  // CpuIsa::kAvx512
 #endif
 
 // The best table this CPU runs.

@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "device/cpu.h"
 #include "kernels/cpu/row_sums.h"
 
 namespace attest {
@@ -11,15 +12,14 @@ const RowSumOps kRowSumsPortable = kOps;
 
 const RowSumOps& BestRowSumOps() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512cd")
-               ? kRowSumsAvx512
-               : kRowSumsAvx2;
-  }
-#endif
+  static const RowSumOps& best = [cpu = DetectCpu()]() -> const RowSumOps& {
+    if (HasIsa(cpu, CpuIsa::kAvx512)) return kRowSumsAvx512;
+    return HasIsa(cpu, CpuIsa::kAvx2) ? kRowSumsAvx2 : kRowSumsPortable;
+  }();
+  return best;
+#else
   return kRowSumsPortable;
+#endif
 }
 
 }  // namespace attest
