@@ -82,6 +82,11 @@ struct AttentionParams {
   KvDescale k_descale;
   KvDescale v_descale;
 
+  // Where K or V of one head begins, so many bytes behind `data`. Null where no row has a key: then there may
+  // be no memory to point into.
+  [[nodiscard]] static const std::byte* KvHead(const void* data, int64_t offset_bytes) {
+    return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + offset_bytes;
+  }
   // The head_dim query elements, and the v_head_dim output elements, of one token and query head.
   [[nodiscard]] const std::byte* QRow(int64_t token, int64_t head) const {
     return q.data + (token * q.stride[0] + head * q.stride[1]) * BlockBytes(q_dtype);

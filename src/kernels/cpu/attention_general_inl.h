@@ -186,18 +186,13 @@ struct KeyRows {
   }
 };
 
-// Null where no row has a key: then there may be no memory to point into.
-const std::byte* HeadOf(const void* data, int64_t offset_bytes) {
-  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + offset_bytes;
-}
-
 KeyRows RowsOf(const AttentionParams& params, const AttentionWorkItem& item, bool value) {
   KeyRows rows;
   if (params.paged != nullptr) {
     const PagedKv& kv = *params.paged;
     const KvPages& pages = value ? kv.v : kv.k;
     rows.element_bytes = BlockBytes(kv.dtype);
-    rows.base = HeadOf(pages.data, item.kv_head * pages.head_stride * rows.element_bytes);
+    rows.base = AttentionParams::KvHead(pages.data, item.kv_head * pages.head_stride * rows.element_bytes);
     rows.block_ids = params.block_tables.row(item.seq);
     rows.block_stride = pages.block_stride;
     rows.slot_stride = pages.slot_stride;
@@ -208,9 +203,10 @@ KeyRows RowsOf(const AttentionParams& params, const AttentionWorkItem& item, boo
   const int64_t token_stride = value ? kv.v_token_stride : kv.k_token_stride;
   const int64_t head_stride = value ? kv.v_head_stride : kv.k_head_stride;
   rows.element_bytes = BlockBytes(kv.dtype);
-  rows.base = HeadOf(value ? kv.v : kv.k,
-                     (kv.k_begin[static_cast<size_t>(item.seq)] * token_stride + item.kv_head * head_stride) *
-                         rows.element_bytes);
+  rows.base = AttentionParams::KvHead(
+      value ? kv.v : kv.k,
+      (kv.k_begin[static_cast<size_t>(item.seq)] * token_stride + item.kv_head * head_stride) *
+          rows.element_bytes);
   rows.slot_stride = token_stride;
   return rows;
 }

@@ -14,17 +14,12 @@ constexpr float kLn2 = 0.6931471805599453f;
 constexpr int32_t kContiguousPageSlots = 1 << 30;
 constexpr int32_t kFirstPage[1] = {0};
 
-// Null where no row has a key: then there may be no memory to point into.
-const std::byte* TileHeadOf(const void* data, int64_t offset_bytes) {
-  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + offset_bytes;
-}
-
 void FillPages(const AttentionParams& params, const AttentionWorkItem& item, AttentionTile* tile) {
   if (params.paged != nullptr) {
     const PagedKv& kv = *params.paged;
     const int64_t element_bytes = RowBytes(kv.dtype, 1);
-    tile->k = TileHeadOf(kv.k.data, item.kv_head * kv.k.head_stride * element_bytes);
-    tile->v = TileHeadOf(kv.v.data, item.kv_head * kv.v.head_stride * element_bytes);
+    tile->k = AttentionParams::KvHead(kv.k.data, item.kv_head * kv.k.head_stride * element_bytes);
+    tile->v = AttentionParams::KvHead(kv.v.data, item.kv_head * kv.v.head_stride * element_bytes);
     tile->k_block_stride = kv.k.block_stride;
     tile->k_slot_stride = kv.k.slot_stride;
     tile->v_block_stride = kv.v.block_stride;
@@ -38,10 +33,10 @@ void FillPages(const AttentionParams& params, const AttentionWorkItem& item, Att
   const ContiguousKv& kv = *params.contiguous;
   const int64_t element_bytes = RowBytes(kv.dtype, 1);
   const int64_t first_token = kv.k_begin[static_cast<size_t>(item.seq)];
-  tile->k =
-      TileHeadOf(kv.k, (first_token * kv.k_token_stride + item.kv_head * kv.k_head_stride) * element_bytes);
-  tile->v =
-      TileHeadOf(kv.v, (first_token * kv.v_token_stride + item.kv_head * kv.v_head_stride) * element_bytes);
+  tile->k = AttentionParams::KvHead(
+      kv.k, (first_token * kv.k_token_stride + item.kv_head * kv.k_head_stride) * element_bytes);
+  tile->v = AttentionParams::KvHead(
+      kv.v, (first_token * kv.v_token_stride + item.kv_head * kv.v_head_stride) * element_bytes);
   tile->k_block_stride = 0;
   tile->k_slot_stride = kv.k_token_stride;
   tile->v_block_stride = 0;
