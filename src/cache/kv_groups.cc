@@ -49,6 +49,13 @@ std::vector<KvPlace> PlacesOf(std::span<const KvGroup> groups, size_t num_layers
   return places;
 }
 
+std::vector<int> BuffersOf(std::span<const KvGroup> groups, size_t num_layers) {
+  std::vector<int> buffers;
+  if (groups.size() == 1) return buffers;
+  for (const KvPlace& place : PlacesOf(groups, num_layers)) buffers.push_back(place.buffer);
+  return buffers;
+}
+
 std::vector<KvWindow> WindowsOf(std::span<const KvGroup> groups) {
   std::vector<KvWindow> windows;
   for (const KvGroup& group : groups) windows.push_back(group.window);

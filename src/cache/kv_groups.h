@@ -29,6 +29,8 @@ struct KvPlace {
   int buffer = 0;
 };
 [[nodiscard]] std::vector<KvPlace> PlacesOf(std::span<const KvGroup> groups, size_t num_layers);
+// KvShape::buffers for them: empty where each layer has a buffer of its own, as those of one group have.
+[[nodiscard]] std::vector<int> BuffersOf(std::span<const KvGroup> groups, size_t num_layers);
 // One per group.
 [[nodiscard]] std::vector<KvWindow> WindowsOf(std::span<const KvGroup> groups);
 

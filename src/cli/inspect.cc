@@ -85,15 +85,13 @@ void PrintTensors(const Checkpoint& checkpoint, bool each) {
 
 Status PrintMemory(const Checkpoint& checkpoint, const ModelConfig& config, const ModelOptions& options) {
   const std::vector<KvGroup> groups = KvGroupsOf(config);
-  KvShape shape{.num_layers = config.num_layers,
-                .kv_heads = config.kv_heads,
-                .head_dim = config.head_dim,
-                .v_head_dim = config.head_dim,
-                .dtype = options.kv_dtype,
-                .block_size = options.block_size};
-  for (const KvPlace& place : PlacesOf(groups, static_cast<size_t>(config.num_layers))) {
-    shape.buffers.push_back(place.buffer);
-  }
+  const KvShape shape{.num_layers = config.num_layers,
+                      .kv_heads = config.kv_heads,
+                      .head_dim = config.head_dim,
+                      .v_head_dim = config.head_dim,
+                      .dtype = options.kv_dtype,
+                      .block_size = options.block_size,
+                      .buffers = BuffersOf(groups, static_cast<size_t>(config.num_layers))};
   ATTEST_RETURN_IF_ERROR(CheckKvShape(shape));
   ATTEST_ASSIGN_OR_RETURN(const MemoryStatus memory, ReadMemoryStatus());
   const std::vector<KvWindow> windows = WindowsOf(groups);

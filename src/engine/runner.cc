@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
 #include "attention/dispatch.h"
@@ -12,19 +11,13 @@ namespace attest {
 
 KvShape ModelRunner::KvShapeOf(const Model& model) {
   const AttentionSpec& spec = model.attention_spec();
-  std::vector<int> buffers;
-  if (model.kv_groups().size() > 1) {
-    for (const KvPlace& place : PlacesOf(model.kv_groups(), static_cast<size_t>(model.config().num_layers))) {
-      buffers.push_back(place.buffer);
-    }
-  }
   return {.num_layers = model.config().num_layers,
           .kv_heads = spec.kv_heads,
           .head_dim = spec.head_dim,
           .v_head_dim = spec.v_head_dim,
           .dtype = spec.kv_dtype,
           .block_size = spec.block_size,
-          .buffers = std::move(buffers)};
+          .buffers = BuffersOf(model.kv_groups(), static_cast<size_t>(model.config().num_layers))};
 }
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model& model, KvStorage kv, ThreadTeam& team,
@@ -118,21 +111,21 @@ StepVerdict ModelRunner::TakeVerdict() {
     sentinel_->NoteQuarantined(mismatch.kernel);
     LogError(fmt::format("attention kernel {} is quarantined until this process ends", mismatch.kernel));
   }
-  for (size_t i = 0; i < model_.kv_groups().size() * std::size(kAttentionPhases); ++i) {
-    const AttentionPhase phase = kAttentionPhases[i % std::size(kAttentionPhases)];
-    const AttentionProblem problem{
-        .spec = model_.attention_spec(static_cast<int>(i / std::size(kAttentionPhases))), .phase = phase};
-    const auto choose = [&](const AttentionRouter& router) {
-      return Choose(problem, router.cpu(), router.forced_for(phase), router.excluded());
-    };
-    const auto old_route = choose(before), route = choose(router_);
-    if (!route) {
-      return stop(fmt::format("attention kernel {} is quarantined and {} for {}", mismatches.front().kernel,
-                              router_.forced_for(phase).empty() ? "no other is left" : "no other may run",
-                              AttentionPhaseName(phase)));
+  for (size_t group = 0; group < model_.kv_groups().size(); ++group) {
+    for (const AttentionPhase phase : kAttentionPhases) {
+      const AttentionProblem problem{.spec = model_.attention_spec(static_cast<int>(group)), .phase = phase};
+      const auto choose = [&](const AttentionRouter& router) {
+        return Choose(problem, router.cpu(), router.forced_for(phase), router.excluded());
+      };
+      const auto old_route = choose(before), route = choose(router_);
+      if (!route) {
+        return stop(fmt::format("attention kernel {} is quarantined and {} for {}", mismatches.front().kernel,
+                                router_.forced_for(phase).empty() ? "no other is left" : "no other may run",
+                                AttentionPhaseName(phase)));
+      }
+      if (old_route && old_route->name() == route->name()) continue;
+      LogWarning(fmt::format("attention: {} runs {} from now on", AttentionPhaseName(phase), route->name()));
     }
-    if (old_route && old_route->name() == route->name()) continue;
-    LogWarning(fmt::format("attention: {} runs {} from now on", AttentionPhaseName(phase), route->name()));
   }
   // At rate 1 every row of every step that was committed has been checked.
   return {.action = sentinel_->options().rate == 1 ? Action::kRunAgain : Action::kRecomputeAll, .error = {}};
