@@ -173,8 +173,11 @@ Expected<RequestId> EngineImpl::Submit(Request request) {
   seq->tokens = std::move(request.prompt);
   seq->request = std::move(request);
   seq->tables.resize(options_.kv_windows.size());
-  const CacheKey keys[] = {{"model", options_.cache_key}, {"salt", seq->request.cache_salt}};
-  for (KvTable& table : seq->tables) table.chain.keys = JoinCacheKeys(keys);
+  if (options_.prefix_caching) {
+    const CacheKey keys[] = {{"model", options_.cache_key}, {"salt", seq->request.cache_salt}};
+    const std::string joined = JoinCacheKeys(keys);
+    for (KvTable& table : seq->tables) table.chain.keys = joined;
+  }
   RequestId id = 0;
   {
     const std::lock_guard lock(mutex_);
