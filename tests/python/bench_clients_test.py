@@ -23,6 +23,7 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, CACHE, MODEL, NAME, Server  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 TOKENIZER = pathlib.Path(os.environ.get("ATTEST_HF_SMOLLM2") or CACHE / "attest-models/hf-smollm2")
 REQUESTS, STREAMS, PROMPT_TOKENS, OUTPUT_TOKENS = 20, 2, 192, 48
@@ -149,10 +150,6 @@ class BenchClients(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
-                          (not any(map(command, ("guidellm", "aiperf", "vllm"))), "guidellm, aiperf or vllm"),
-                          (not TOKENIZER.is_dir(), f"a tokenizer in {TOKENIZER}")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
+              (not any(map(command, ("guidellm", "aiperf", "vllm"))), "guidellm, aiperf or vllm"),
+              (not TOKENIZER.is_dir(), f"a tokenizer in {TOKENIZER}"))

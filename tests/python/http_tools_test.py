@@ -19,6 +19,7 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, MODEL, NAME, Server  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("ATTEST_SOURCE_DIR") or pathlib.Path(__file__).resolve().parents[2])
 WRK_COMPLETION = """
@@ -157,8 +158,4 @@ class Tools(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"))

@@ -18,6 +18,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from logprobs_test import NAME, SOURCE, TOLERANCE, Server, post  # noqa: E402
 from openai_client_test import BINARY, MODEL  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 OWN_TASKS = SOURCE / "tests/data/clients"
 RECORDED = json.loads((OWN_TASKS / "science_choice_hf.json").read_text())
@@ -122,9 +123,5 @@ class WithLmEval(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
-                          (importlib.util.find_spec("lm_eval") is None, 'lm_eval (pip install "lm-eval[api]==0.4.13" transformers)')):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
+              (importlib.util.find_spec("lm_eval") is None, 'lm_eval (pip install "lm-eval[api]==0.4.13" transformers)'))

@@ -8,12 +8,13 @@ import pathlib
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
+
+from prerequisites import run_tests
 
 try:
     import openai
@@ -306,9 +307,5 @@ class Draining(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((openai is None, "the package openai"), (not os.path.isfile(BINARY), "$ATTEST_BINARY"),
-                          (MODEL is None, f"{FILE} in {' or '.join(map(str, FOLDERS))}")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((openai is None, "the package openai"), (not os.path.isfile(BINARY), "$ATTEST_BINARY"),
+              (MODEL is None, f"{FILE} in {' or '.join(map(str, FOLDERS))}"))

@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, MODEL, NAME, Server  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 SCRIPT = pathlib.Path(__file__).resolve().with_name("openai_node_client.cjs")
 
@@ -33,9 +34,5 @@ class WithNode(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
-                          (not has_openai(), "node with the package openai")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
+              (not has_openai(), "node with the package openai"))

@@ -19,6 +19,7 @@ except ImportError:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, FILE, FOLDERS, MODEL, NAME, QUESTION, Server  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 PROMPT = "The capital of France is"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -309,9 +310,5 @@ class Connections(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((openai is None, "the package openai"), (not os.path.isfile(BINARY), "$ATTEST_BINARY"),
-                          (MODEL is None, f"{FILE} in {' or '.join(map(str, FOLDERS))}")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((openai is None, "the package openai"), (not os.path.isfile(BINARY), "$ATTEST_BINARY"),
+              (MODEL is None, f"{FILE} in {' or '.join(map(str, FOLDERS))}"))

@@ -14,6 +14,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, MODEL, Server  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 EXAMPLES = os.environ.get("ATTEST_SCHEMATHESIS_EXAMPLES", "8")
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
@@ -50,9 +51,5 @@ class AgainstTheDescription(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for missing, what in ((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
-                          (importlib.util.find_spec("schemathesis") is None, "the package schemathesis")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"),
+              (importlib.util.find_spec("schemathesis") is None, "the package schemathesis"))

@@ -12,6 +12,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from openai_client_test import BINARY, MODEL, NAME, Server  # noqa: E402
+from prerequisites import run_tests  # noqa: E402
 
 NULL = None
 # Values of each field that clients send, and that both endpoints take.
@@ -271,8 +272,4 @@ class WithAKeyAndTheRoutesOfDevelopers(Contract):
 
 
 if __name__ == "__main__":
-    for missing, what in ((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model")):
-        if missing:
-            print(f"skipped: {what} is missing")
-            sys.exit(77)
-    unittest.main(verbosity=2)
+    run_tests((not os.path.isfile(BINARY), "$ATTEST_BINARY"), (MODEL is None, "the default model"))
