@@ -130,12 +130,17 @@ TEST(Replay, ShowsTheFirstOfTheWrongRowsAndTheWorstRatioOfAll) {
   EXPECT_EQ(report->worst_ratio, report->first->verdict.ratio);
 }
 
-TEST(CaseWriter, KeepsItsLimitOverProcessesAndCountsTheRest) {
-  const TempFolder folder;
+AttentionCaseFile EmptyCase() {
   AttentionCaseFile c;
   c.spec = CaptureSpec();
   c.spec.layout = KvLayout::kContiguous;
   c.q_len = c.kv_len = {0};
+  return c;
+}
+
+TEST(CaseWriter, KeepsItsLimitOverProcessesAndCountsTheRest) {
+  const TempFolder folder;
+  const AttentionCaseFile c = EmptyCase();
   for (int process = 0; process < 3; ++process) {
     CaseWriter writer(folder.path(), 4);
     for (int i = 0; i < 3; ++i) {
@@ -154,11 +159,8 @@ TEST(CaseWriter, AFolderThatCannotBeMadeIsCountedAndHurtsNobody) {
   const TempFolder folder;
   const auto file = folder.Write("file", "in the way");
   CaseWriter writer(file / "cases", 4);
-  AttentionCaseFile c;
-  c.spec = CaptureSpec();
-  c.q_len = c.kv_len = {0};
   for (int i = 0; i < 3; ++i) {
-    writer.Add(c);
+    writer.Add(EmptyCase());
     writer.Flush();
   }
   EXPECT_EQ(writer.stats().failed, 3);
@@ -175,12 +177,8 @@ TEST(CaseWriter, WithoutAFolderEveryCaseIsSkipped) {
 // A case holds the keys and values of requests.
 TEST(CaseWriter, MakesAFolderForItsOwnerAlone) {
   const TempFolder folder;
-  AttentionCaseFile c;
-  c.spec = CaptureSpec();
-  c.spec.layout = KvLayout::kContiguous;
-  c.q_len = c.kv_len = {0};
   CaseWriter writer(folder.path() / "deep" / "cases", 4);
-  writer.Add(c);
+  writer.Add(EmptyCase());
   writer.Flush();
   EXPECT_EQ(writer.stats().written, 1);
   struct stat info{};

@@ -279,6 +279,20 @@ TEST(RowCheck, NamesTheFirstWrongDimBesideTheWorst) {
   EXPECT_EQ(verdict.dim, 40);
 }
 
+// Runs the batch with every kernel of this arithmetic that takes it.
+template <class Visit>
+void RunEach(AttentionBatch& batch, AttentionArithmetic arithmetic, Visit visit) {
+  for (const KernelEntry* entry : RunnableKernels()) {
+    const std::string forced = ForcedWherePossible(*entry, batch.spec());
+    if (forced.empty() || entry->contract.arithmetic != arithmetic) continue;
+    const AttentionRouter router = AttentionRouter::Create(ThisCpu(), forced).value();
+    const AttentionPlanPtr plan = PlanAttention(router, batch.spec(), batch.lengths(), 2).value();
+    const AttentionBatch::Output output = batch.MakeOutput(kNaN);
+    AttendParams(*plan, batch.Tensors(output), Team(2), false);
+    visit(forced, *plan, batch.Params(output));
+  }
+}
+
 // Why the sentinel does not judge by eight deviations (attention/row_error.h), which take roundings as
 // independent: copies of one key all round alike. Right kernels pass those, and stay far below the bound.
 TEST(RowCheck, HoldsWhereCopiesOfAKeyRoundAlikeAndEightDeviationsDoNot) {
@@ -297,21 +311,15 @@ TEST(RowCheck, HoldsWhereCopiesOfAKeyRoundAlikeAndEightDeviationsDoNot) {
     batch.FillK(
         [&](int, int key, int, int d) { return 1 + 0.01f * keys[static_cast<size_t>(key % 2 * 64 + d)]; });
     batch.FillV([](int, int key, int, int) { return key % 2 == 0 ? 1.0f : -1.0f; });
-    for (const KernelEntry* entry : RunnableKernels()) {
-      const std::string forced = ForcedWherePossible(*entry, spec);
-      if (forced.empty() || entry->contract.arithmetic != AttentionArithmetic::kF32) continue;
-      const AttentionRouter router = AttentionRouter::Create(ThisCpu(), forced).value();
-      const AttentionPlanPtr plan = PlanAttention(router, batch.spec(), batch.lengths(), 2).value();
-      const AttentionBatch::Output output = batch.MakeOutput(kNaN);
-      AttendParams(*plan, batch.Tensors(output), Team(2), false);
-      const AttentionParams params = batch.Params(output);
-      RowChecker checker;
-      EXPECT_LT(checker.Check(params, AttentionArithmetic::kF32, 0, 0, 0).ratio, 0.1) << forced;
-      RowDeviation deviation;
-      deviation.Compute(params, 0, 0, 0);
-      const double error = std::abs(batch.OutElement(output, 0, 0, 0) - checker.expected()[0]);
-      largest = std::max(largest, error / deviation.out(0));
-    }
+    RunEach(batch, AttentionArithmetic::kF32,
+            [&](const std::string& kernel, const AttentionPlan&, const AttentionParams& params) {
+              RowChecker checker;
+              EXPECT_LT(checker.Check(params, AttentionArithmetic::kF32, 0, 0, 0).ratio, 0.1) << kernel;
+              RowDeviation deviation;
+              deviation.Compute(params, 0, 0, 0);
+              const double out = ReferenceElement(params.OutRow(0, 0), params.out_dtype, 0);
+              largest = std::max(largest, std::abs(out - checker.expected()[0]) / deviation.out(0));
+            });
   }
   EXPECT_GT(largest, 8);
   std::printf("largest error over copies of two keys: %.1f deviations\n", largest);
@@ -320,27 +328,22 @@ TEST(RowCheck, HoldsWhereCopiesOfAKeyRoundAlikeAndEightDeviationsDoNot) {
 // Every kernel of this arithmetic is right on the batch.
 void ExpectTheBoundHolds(AttentionBatch& batch, AttentionArithmetic arithmetic) {
   double largest = 0;
-  for (const KernelEntry* entry : RunnableKernels()) {
-    const std::string forced = ForcedWherePossible(*entry, batch.spec());
-    if (forced.empty() || entry->contract.arithmetic != arithmetic) continue;
-    const AttentionRouter router = AttentionRouter::Create(ThisCpu(), forced).value();
-    const AttentionPlanPtr plan = PlanAttention(router, batch.spec(), batch.lengths(), 2).value();
-    const AttentionBatch::Output output = batch.MakeOutput(kNaN);
-    AttendParams(*plan, batch.Tensors(output), Team(2), false);
-    const AttentionParams params = batch.Params(output);
-    RowChecker checker;
-    for (const PlanGroup& group : plan->groups()) {
-      for (const int32_t seq : group.seqs) {
-        for (int32_t row = 0; row < batch.q_begin().length(seq); ++row) {
-          const RowVerdict verdict =
-              checker.Check(params, group.route.entry().contract.arithmetic, seq, row, 0);
-          EXPECT_TRUE(verdict.ok()) << forced << " row " << row << ": " << verdict.computed << ", expected "
-                                    << verdict.expected << " within " << verdict.budget;
-          largest = std::max(largest, verdict.ratio);
-        }
-      }
-    }
-  }
+  RunEach(batch, arithmetic,
+          [&](const std::string& kernel, const AttentionPlan& plan, const AttentionParams& params) {
+            RowChecker checker;
+            for (const PlanGroup& group : plan.groups()) {
+              for (const int32_t seq : group.seqs) {
+                for (int32_t row = 0; row < batch.q_begin().length(seq); ++row) {
+                  const RowVerdict verdict =
+                      checker.Check(params, group.route.entry().contract.arithmetic, seq, row, 0);
+                  EXPECT_TRUE(verdict.ok())
+                      << kernel << " row " << row << ": " << verdict.computed << ", expected "
+                      << verdict.expected << " within " << verdict.budget;
+                  largest = std::max(largest, verdict.ratio);
+                }
+              }
+            }
+          });
   std::printf("largest error %.3f of the budget\n", largest);
 }
 

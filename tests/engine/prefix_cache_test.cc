@@ -178,11 +178,7 @@ TEST(PrefixCacheEngine, AFailedStepLeavesNothingOfItselfInTheCache) {
    public:
     explicit WritesThenFails(const ToyOptions& toy) : toy_(toy) {}
     Status Run(const StepBatch& batch, View<float, 2> logits) override {
-      if (++runs_ != 2) return toy_.Run(batch, logits);
-      StepBatch wrong = batch;
-      for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kToyVocab);
-      ATTEST_RETURN_IF_ERROR(toy_.Run(wrong, logits));
-      return Fail(ErrorCode::kInternal, "failed half way");
+      return ++runs_ != 2 ? toy_.Run(batch, logits) : FailHalfWay(toy_, batch, logits);
     }
 
    private:

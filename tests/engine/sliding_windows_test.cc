@@ -20,18 +20,22 @@
 namespace attest::testing {
 namespace {
 
+EngineOptions WindowOptions(const std::vector<KvWindow>& windows, int64_t num_blocks) {
+  return {.block_size = 4,
+          .num_blocks = num_blocks,
+          .max_model_len = 400,
+          .max_num_seqs = 4,
+          .max_num_batched_tokens = 8,
+          .vocab_size = kToyVocab,
+          .kv_windows = windows,
+          .prefix_caching = false};
+}
+
 // A generation far longer than the pool: 300 tokens through seven blocks of 4, with a window of 9.
 TEST(SlidingWindows, BlocksBehindTheWindowAreReallyGivenBack) {
   const std::vector<KvWindow> windows{9};
-  const EngineOptions options{.block_size = 4,
-                              .num_blocks = 8,
-                              .max_model_len = 400,
-                              .max_num_seqs = 4,
-                              .max_num_batched_tokens = 8,
-                              .vocab_size = kToyVocab,
-                              .kv_windows = windows,
-                              .prefix_caching = false};
-  ToyRunner runner({.num_blocks = 8, .block_size = 4, .vocab_size = kToyVocab, .windows = windows});
+  const EngineOptions options = WindowOptions(windows, 8);
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   const RequestSpec spec = Spec(Prompt(50, 3), 250);
   Outcome outcome;
@@ -56,14 +60,7 @@ TEST(SlidingWindows, BlocksBehindTheWindowAreReallyGivenBack) {
 // the step, however long the sequence grows.
 TEST(SlidingWindows, OfTwoGroupsOnlyTheFullOneGrows) {
   const std::vector<KvWindow> windows{std::nullopt, 9};
-  const EngineOptions options{.block_size = 4,
-                              .num_blocks = 82,
-                              .max_model_len = 400,
-                              .max_num_seqs = 4,
-                              .max_num_batched_tokens = 8,
-                              .vocab_size = kToyVocab,
-                              .kv_windows = windows,
-                              .prefix_caching = false};
+  const EngineOptions options = WindowOptions(windows, 82);
   ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   const RequestSpec spec = Spec(Prompt(50, 3), 250);
@@ -90,13 +87,11 @@ TEST(SlidingWindows, OfTwoGroupsOnlyTheFullOneGrows) {
 TEST(SlidingWindows, GroupsThatExhaustOnePoolPreemptAndNobodyStarves) {
   for (const std::vector<KvWindow>& windows :
        {std::vector<KvWindow>{std::nullopt, 9}, {20, 9}, {std::nullopt, 1}}) {
-    EngineOptions options{.block_size = 4,
-                          .num_blocks = 0,
-                          .max_model_len = 120,
-                          .max_num_seqs = 8,
-                          .max_num_batched_tokens = 16,
-                          .vocab_size = kToyVocab,
-                          .kv_windows = windows};
+    EngineOptions options = WindowOptions(windows, 0);
+    options.max_model_len = 120;
+    options.max_num_seqs = 8;
+    options.max_num_batched_tokens = 16;
+    options.prefix_caching = true;
     options.num_blocks =
         1 + PeakBlocks({.windows = windows, .block_size = 4, .max_step_tokens = 16}, options.max_model_len);
     ToyRunner runner(SizesOf(options));
@@ -117,15 +112,10 @@ TEST(SlidingWindows, GroupsThatExhaustOnePoolPreemptAndNobodyStarves) {
 // that goes on behind it, as far as every group has what the next row sees.
 TEST(SlidingWindows, APrefixHitNeedsOnlyWhatTheWindowSees) {
   const std::vector<KvWindow> windows{9};
-  const EngineOptions options{.block_size = 4,
-                              .num_blocks = 18,
-                              .max_model_len = 200,
-                              .max_num_seqs = 1,
-                              .max_num_batched_tokens = 8,
-                              .vocab_size = kToyVocab,
-                              .kv_windows = windows,
-                              .prefix_caching = true};
-  ToyRunner runner({.num_blocks = 18, .block_size = 4, .vocab_size = kToyVocab, .windows = windows});
+  EngineOptions options = WindowOptions(windows, 18);
+  options.max_num_seqs = 1;
+  options.prefix_caching = true;
+  ToyRunner runner(SizesOf(options));
   SequentialEngine engine(options, runner);
   const RequestSpec spec = Spec(Prompt(49, 3), 4);
   Outcome first, other, again;
@@ -148,13 +138,9 @@ TEST(SlidingWindows, APrefixHitNeedsOnlyWhatTheWindowSees) {
 // at first; once another prompt has taken those blocks, what the full group has of it is no hit.
 TEST(SlidingWindows, APrefixHitNeedsTheWindowOfEveryGroup) {
   const std::vector<KvWindow> windows{std::nullopt, 9};
-  const EngineOptions options{.block_size = 4,
-                              .num_blocks = 34,
-                              .max_model_len = 100,
-                              .max_num_seqs = 1,
-                              .max_num_batched_tokens = 8,
-                              .vocab_size = kToyVocab,
-                              .kv_windows = windows};
+  EngineOptions options = WindowOptions(windows, 34);
+  options.max_num_seqs = 1;
+  options.prefix_caching = true;
   const RequestSpec whole = Spec(Prompt(60, 3), 1), other = Spec(Prompt(20, 4), 1);
   RequestSpec beginning = whole;
   beginning.prompt.resize(25);

@@ -202,4 +202,12 @@ class ToyRunner : public StepRunner {
   std::vector<uint64_t>&layer1_, &layer2_;
 };
 
+// A step that writes the K and V of other tokens and then fails.
+inline Status FailHalfWay(ToyRunner& toy, const StepBatch& batch, View<float, 2> logits) {
+  StepBatch wrong = batch;
+  for (int32_t& token : wrong.tokens) token = (token + 1) % static_cast<int32_t>(kToyVocab);
+  ATTEST_RETURN_IF_ERROR(toy.Run(wrong, logits));
+  return Fail(ErrorCode::kInternal, "failed half way");
+}
+
 }  // namespace attest::testing
