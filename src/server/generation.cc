@@ -121,12 +121,14 @@ void Generation::Apply(TokenEvent& event) {
         Count(choice, *event.logprobs);
         Log(choice, *event.stop_token, std::move(*event.logprobs), /*is_shown=*/false);
       }
-      ++usage_.completion_tokens;  // generated, though it is no part of the text
+      ++choice.num_tokens;
+      ++usage_.completion_tokens;  // generated, though it is no part of the text unless that was asked for
       if (std::ranges::count(call_.sampling.stop_token_ids, *event.stop_token) != 0) {
         stop_reason = *event.stop_token;
       }
+      if (call_.keep_stop_text) Show(index, *event.stop_token);
     }
-    Finish(index, *event.reason, std::move(stop_reason));
+    if (choice.is_running) Finish(index, *event.reason, std::move(stop_reason));
     if (IsScorer(index)) ReleaseHeld(choice.prompt);  // where it ended before it had the scores
   }
 }
@@ -226,7 +228,13 @@ void Generation::OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogp
   }
   ++choice.num_tokens;
   ++usage_.completion_tokens;
+  Show(index, token);
+}
+
+// The text of the token that came last, unless it may become a stop string; ends the choice at one.
+void Generation::Show(int32_t index, int32_t token) {
   if (!IsDecodable(token)) return;
+  Choice& choice = choices_[static_cast<size_t>(index)];
   const std::string piece = choice.decoder.Append(token);
   if (choice.num_tokens <= call_.sampling.min_tokens) return Emit(index, choice.stops.Skip(piece));
   StopMatcher::Step step = choice.stops.Append(piece);

@@ -74,6 +74,7 @@ class Generation {
 
   void StopRunning(FinishReason reason);
   void OnToken(int32_t index, int32_t token, std::unique_ptr<TokenLogprobs> logprobs);
+  void Show(int32_t index, int32_t token);
   void OnPromptLogprobs(int32_t index, std::vector<TokenLogprobs> scores);
   void TakeScores(int32_t index);
   void ReleaseHeld(size_t prompt);
