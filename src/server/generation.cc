@@ -52,8 +52,8 @@ Status Generation::Start() {
                                       .sink = rooms_.tokens.MakeSink(id_, index, !call_.stream),
                                       .priority = call_.priority,
                                       .cache_salt = call_.cache_salt});
-      if (!id) {
-        Abort();
+      if (!id) {  // the request is refused as a whole: its answer is counted, and no sequence
+        for (const Choice& choice : choices_) rooms_.engine.Abort(choice.engine_id);
         return std::unexpected(std::move(id).error());
       }
       choices_.push_back(

@@ -411,6 +411,9 @@ TEST_F(Completions, AFullQueueIsA503ThatSaysWhenToRetry) {
   for (int i = 0; i < 30000 && engine_->running() != 3; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(engine_->running(), 3);
+  const std::string metrics = Get(port(), "/metrics").body;
+  EXPECT_NE(metrics.find(R"(model_name="test-model",code="503"} 1)"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find(R"(finished_reason="abort"} 0)"), std::string::npos) << metrics;
   EXPECT_EQ(Complete(R"({"prompt":"hi","n":5})").status, 400);
   engine_->Pause(false);
 }
