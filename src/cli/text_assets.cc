@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "io/gguf.h"
@@ -196,14 +197,19 @@ Expected<SamplingParams> DefaultSampling(const TextFiles& model, const std::stri
   ATTEST_ASSIGN_OR_RETURN(const double min_p, Number(config, "min_p", sampling.min_p, 0, 1));
   ATTEST_ASSIGN_OR_RETURN(const double typical_p, Number(config, "typical_p", sampling.typical_p, 0, 1));
   ATTEST_ASSIGN_OR_RETURN(const double repetition_penalty,
-                          Number(config, "repetition_penalty", sampling.repetition_penalty, 0, 100));
-  ATTEST_ASSIGN_OR_RETURN(const double top_k, Number(config, "top_k", 0, 0, INT32_MAX));
+                          Number(config, "repetition_penalty", sampling.repetition_penalty, 0.01, 100));
+  ATTEST_ASSIGN_OR_RETURN(const double top_k, Number(config, "top_k", 0, -1, INT32_MAX));
+  // 0, or what is too small for a float, keeps the best token alone, as it does in transformers; a request
+  // may not ask for 0.
+  const auto mass = [](double value) {
+    return std::max(static_cast<float>(value), std::numeric_limits<float>::min());
+  };
   sampling.temperature = static_cast<float>(temperature);
-  if (top_p > 0) sampling.top_p = static_cast<float>(top_p);
+  sampling.top_p = mass(top_p);
   sampling.min_p = static_cast<float>(min_p);
-  if (typical_p > 0) sampling.typical_p = static_cast<float>(typical_p);
-  if (repetition_penalty > 0) sampling.repetition_penalty = static_cast<float>(repetition_penalty);
-  sampling.top_k = static_cast<int32_t>(top_k);
+  sampling.typical_p = mass(typical_p);
+  sampling.repetition_penalty = static_cast<float>(repetition_penalty);
+  sampling.top_k = static_cast<int32_t>(std::max(top_k, 0.0));  // -1 is off, too
   return sampling;
 }
 
@@ -249,6 +255,7 @@ Expected<TextAssets> LoadTextAssets(const Checkpoint& checkpoint, const ModelCon
   ATTEST_ASSIGN_OR_RETURN(assets.tokenizer_config_json, TokenizerConfigText(text, *assets.tokenizer));
   assets.eos_ids = config.eos_ids;
   for (const int32_t id : assets.tokenizer->end_ids()) {
+    if (id >= config.vocab_size) continue;  // of a tokenizer with more tokens than the model can say
     if (std::find(assets.eos_ids.begin(), assets.eos_ids.end(), id) == assets.eos_ids.end())
       assets.eos_ids.push_back(id);
   }

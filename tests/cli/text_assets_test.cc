@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/safetensors_writer.h"
@@ -27,10 +28,10 @@ class TextAssetsOfAFolder : public ::testing::Test {
     writer.TensorF32("x", {1}, std::array{1.0f});
     writer.Write(folder_.path() / "model.safetensors");
   }
-  Expected<TextAssets> Load(const TextSources& sources = {}) {
+  Expected<TextAssets> Load(const TextSources& sources = {}, int64_t vocab_size = 3) {
     ATTEST_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(folder_.path()));
     ModelConfig config;
-    config.vocab_size = 3;
+    config.vocab_size = vocab_size;
     return LoadTextAssets(*checkpoint, config, sources);
   }
   TempFolder folder_;
@@ -60,11 +61,34 @@ TEST_F(TextAssetsOfAFolder, WithoutAGenerationConfigNothingIsFiltered) {
   EXPECT_EQ(sampling.top_k, 0);
 }
 
+// Too small for a float they became 0, which no request may ask for: every one was refused. And 0 itself
+// meant everything where it means the best token alone.
+TEST_F(TextAssetsOfAFolder, TinyDefaultsKeepTheBestTokenAndAMinusOneIsOff) {
+  for (const char* const tiny : {"1e-60", "0"}) {
+    folder_.Write("generation_config.json",
+                  std::string(R"({"top_k": -1, "top_p": )") + tiny + R"(, "typical_p": )" + tiny + "}");
+    const auto assets = Load();
+    ASSERT_TRUE(assets) << assets.error().message;
+    const SamplingParams& sampling = assets->default_sampling;
+    EXPECT_EQ(sampling.top_k, 0);
+    EXPECT_EQ(sampling.top_p, std::numeric_limits<float>::min());
+    EXPECT_EQ(sampling.typical_p, std::numeric_limits<float>::min());
+  }
+}
+
+// An end token beyond the model's vocabulary had every request refused.
+TEST_F(TextAssetsOfAFolder, EndTokensThatTheModelCannotSayEndNothing) {
+  EXPECT_EQ(Load()->eos_ids, std::vector<int32_t>{2});
+  EXPECT_EQ(Load({}, 2)->eos_ids, std::vector<int32_t>{});
+}
+
 TEST_F(TextAssetsOfAFolder, ADefaultOutOfRangeIsNamed) {
-  folder_.Write("generation_config.json", R"({"repetition_penalty": "high"})");
-  const auto assets = Load();
-  ASSERT_FALSE(assets);
-  EXPECT_EQ(assets.error().field, "repetition_penalty");
+  for (const char* const value : {"\"high\"", "0", "1e-60", "101"}) {
+    folder_.Write("generation_config.json", std::string(R"({"repetition_penalty": )") + value + "}");
+    const auto assets = Load();
+    ASSERT_FALSE(assets) << value;
+    EXPECT_EQ(assets.error().field, "repetition_penalty");
+  }
 }
 
 TEST_F(TextAssetsOfAFolder, TheTokenizersConfigAndTheTemplateAreKeptForClients) {
