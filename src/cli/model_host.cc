@@ -70,8 +70,7 @@ Expected<KvSizing> SizeKv(const ModelFlags& flags, const Model& model) {
   input.available_bytes = memory.available_bytes;
   input.reserve_bytes = kReserveBytes;
   input.max_num_seqs = flags.max_num_seqs;
-  input.max_model_len = flags.max_model_len > 0 ? flags.max_model_len
-                                                : static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
+  input.max_model_len = flags.max_model_len > 0 ? flags.max_model_len : static_cast<int32_t>(limit);
   input.windows = WindowsOf(model.kv_groups());
   input.max_step_tokens = flags.max_num_batched_tokens;
   if (flags.max_model_len == 0) input.min_context_tokens = std::min<int32_t>(input.max_model_len, 512);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "attention/problem.h"
 #include "cache/kv_groups.h"
 
 namespace attest {
@@ -79,7 +80,7 @@ Status CheckOptions(const EngineOptions& options) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   for (const Field& f :
        {Field{"block_size", options.block_size, 1, 1 << 20}, Field{"num_blocks", options.num_blocks, 2, kMax},
-        Field{"max_model_len", options.max_model_len, 2, kMax},
+        Field{"max_model_len", options.max_model_len, 2, kMaxSeqTokens},
         Field{"max_num_seqs", options.max_num_seqs, 1, 1 << 20},
         Field{"max_num_batched_tokens", options.max_num_batched_tokens, 1, 1 << 24},
         Field{"max_queue", options.max_queue, 1, kMax},

@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "attention/problem.h"
+
 namespace attest {
 namespace {
 
@@ -25,7 +27,7 @@ Status CheckConfig(const ModelConfig& config) {
   ATTEST_RETURN_IF_ERROR(InRange("num_attention_heads", config.q_heads, 1, 1 << 12));
   ATTEST_RETURN_IF_ERROR(InRange("num_key_value_heads", config.kv_heads, 1, config.q_heads));
   ATTEST_RETURN_IF_ERROR(InRange("head_dim", config.head_dim, 2, 1 << 12));
-  ATTEST_RETURN_IF_ERROR(InRange("max_position_embeddings", config.max_positions, 1, (int64_t{1} << 31) - 1));
+  ATTEST_RETURN_IF_ERROR(InRange("max_position_embeddings", config.max_positions, 1, kMaxSeqTokens));
   if (config.q_heads % config.kv_heads != 0) {
     return Fail(ErrorCode::kCorruptFile,
                 fmt::format("num_key_value_heads is {}, which does not divide num_attention_heads {}",

@@ -177,6 +177,8 @@ TEST(Limits, NameAnEngineOptionOutOfRange) {
   EXPECT_EQ(field_of([](EngineOptions& o) { o.block_size = 0; }), "block_size");
   EXPECT_EQ(field_of([](EngineOptions& o) { o.num_blocks = 1; }), "num_blocks");
   EXPECT_EQ(field_of([](EngineOptions& o) { o.max_model_len = 1; }), "max_model_len");
+  EXPECT_EQ(field_of([](EngineOptions& o) { o.max_model_len = 1 << 30; }), "none");
+  EXPECT_EQ(field_of([](EngineOptions& o) { o.max_model_len = (1 << 30) + 1; }), "max_model_len");
   EXPECT_EQ(field_of([](EngineOptions& o) { o.max_num_seqs = 0; }), "max_num_seqs");
   EXPECT_EQ(field_of([](EngineOptions& o) { o.max_num_batched_tokens = 0; }), "max_num_batched_tokens");
   EXPECT_EQ(field_of([](EngineOptions& o) { o.max_queue = 0; }), "max_queue");

@@ -1,5 +1,6 @@
 // Numbers of a model's description that made a wrong model instead of an error: a negative count of KV heads
-// became whatever its lower 32 bits say, and YaRN's rotations of 0 made angles that are no numbers.
+// became whatever its lower 32 bits say, and YaRN's rotations of 0 made angles that are no numbers. A context
+// longer than attention can compute was refused only when a request grew that long.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,6 +59,15 @@ TEST(ConfigNumbers, OfNegativeCountsAreRefusedNotWrapped) {
   ExpectRefused(OfJson([&](Json& json) { json["head_dim"] = kWrapsTo3 + 61; }), {"head_dim -4294967232"});
   ASSERT_TRUE(OfGguf(3).has_value());
   ExpectRefused(OfGguf(kWrapsTo3), {"head_count_kv -4294967293"});
+}
+
+TEST(ConfigNumbers, OfTheContextAreThoseThatAttentionTakes) {
+  const auto with_positions = [](int64_t positions) {
+    return OfJson([&](Json& json) { json["max_position_embeddings"] = positions; });
+  };
+  ASSERT_TRUE(with_positions(int64_t{1} << 30).has_value());
+  ExpectRefused(with_positions((int64_t{1} << 30) + 1),
+                {"max_position_embeddings is 1073741825, expected 1 to 1073741824"});
 }
 
 TEST(ConfigNumbers, OfYarnMustGiveFiniteAngles) {
