@@ -27,7 +27,7 @@ struct ModelFlags {
   int32_t max_model_len = 0;               // tokens; 0: the model's own limit, cut to what fits in memory
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 2048;
-  int32_t long_prefill_token_threshold = 0;  // tokens; 0: three quarters of the budget of a step
+  int32_t long_prefill_token_threshold = 0;  // tokens; 0: three quarters of what a step has left
   std::string scheduling_policy = "fcfs";    // fcfs, priority
   int32_t max_queued_requests = 4096;        // sequences that wait; one more is refused
   bool prefix_caching = true;

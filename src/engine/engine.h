@@ -31,7 +31,8 @@ struct EngineOptions {
   int32_t max_num_seqs = 64;              // running at once
   int32_t max_num_batched_tokens = 2048;  // token budget of a step
   int32_t max_queue = 4096;               // waiting requests; one more is kUnavailable
-  // Tokens of a step that one sequence may take while others come after it; 0: three quarters of the budget.
+  // Tokens of a step that one sequence may take while others come after it; 0: three quarters of what those
+  // before it left of the budget.
   // Without a cap one 100k-token prompt would hold every later request back for its whole prefill.
   int32_t long_prefill_tokens = 0;
   int64_t vocab_size = 0;

@@ -9,12 +9,7 @@
 namespace attest {
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, std::vector<PrefixCache*> caches)
-    : options_(options),
-      share_cap_(options.long_prefill_tokens > 0
-                     ? options.long_prefill_tokens
-                     : std::max(1, options.max_num_batched_tokens - options.max_num_batched_tokens / 4)),
-      pool_(pool),
-      caches_(std::move(caches)) {
+    : options_(options), pool_(pool), caches_(std::move(caches)) {
   ATTEST_CHECK(caches_.empty() || caches_.size() == options_.windows.size());
   ATTEST_CHECK_GT(options.block_size, 0);
   ATTEST_CHECK_GT(options.max_num_seqs, 0);
@@ -56,10 +51,13 @@ const StepPlan& Scheduler::Schedule() {
   return plan_;
 }
 
-// Tokens of its backlog that a sequence computes in this step.
+// Tokens of its backlog that a sequence computes in this step, of which `budget` are left. The cap is a part
+// of what is left: of the whole budget, two long prompts would leave nothing to the short ones behind them.
 int32_t Scheduler::ShareOf(const Sequence& seq, int32_t budget, bool others_follow) const {
   const int32_t share = std::min(seq.known() - seq.computed, budget);
-  return others_follow ? std::min(share, share_cap_) : share;
+  if (!others_follow) return share;
+  return std::min(share, options_.long_prefill_tokens > 0 ? options_.long_prefill_tokens
+                                                          : std::max(1, budget - budget / 4));
 }
 
 // Blocks to take before `tokens` tokens of the sequence can be computed.

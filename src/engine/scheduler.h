@@ -117,7 +117,6 @@ class Scheduler {
   void Plan(Sequence& seq, int32_t count, int32_t& budget);
 
   const SchedulerOptions options_;
-  const int32_t share_cap_;
   BlockPool& pool_;
   const std::vector<PrefixCache*> caches_;
   bool shares_ = true;                              // uses the caches

@@ -222,22 +222,28 @@ TEST(Scheduler, DoesNotLetALaterRequestOvertakeOneThatDoesNotFit) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.tokens.size(), 4u);
 }
 
+// The toy reads every slot, which is quadratic; for this only lengths matter.
+class Blind final : public StepRunner {
+ public:
+  Status Run(const StepBatch&, View<float, 2> logits) override {
+    std::fill(logits.data, logits.data + logits.size(), 0.0f);
+    return {};
+  }
+};
+
+EngineOptions RoomForLongPrompts() {
+  return {.block_size = 16,
+          .num_blocks = 30000,
+          .max_model_len = 110000,
+          .max_num_seqs = 64,
+          .max_num_batched_tokens = 2048,
+          .vocab_size = kToyVocab};
+}
+
 // Bug case C32: a long prefill ate the budget of every step, and no new request was admitted.
 TEST(Scheduler, C32ALongPromptDoesNotHoldShortOnesBack) {
-  const EngineOptions options{.block_size = 16,
-                              .num_blocks = 7000,
-                              .max_model_len = 110000,
-                              .max_num_seqs = 64,
-                              .max_num_batched_tokens = 2048,
-                              .vocab_size = kToyVocab};
-  // The toy reads every slot, which is quadratic; lengths are all that matters here.
-  class Blind final : public StepRunner {
-   public:
-    Status Run(const StepBatch&, View<float, 2> logits) override {
-      std::fill(logits.data, logits.data + logits.size(), 0.0f);
-      return {};
-    }
-  } runner;
+  const EngineOptions options = RoomForLongPrompts();
+  Blind runner;
   SequentialEngine engine(options, runner);
   std::vector<Outcome> outcomes(11);
   engine.Add(Spec(Prompt(100000, 1), 4), &outcomes[0]);
@@ -250,6 +256,25 @@ TEST(Scheduler, C32ALongPromptDoesNotHoldShortOnesBack) {
   for (size_t i = 1; i < 11; ++i) EXPECT_EQ(outcomes[i].reason, FinishReason::kLength) << i;
   EXPECT_TRUE(outcomes[0].tokens.empty());  // the long one is still on its way
   engine.Finish(100);
+}
+
+// Two of them took a step's whole budget, and nobody else began before the first was through.
+TEST(Scheduler, SeveralLongPromptsDoNotHoldAShortOneBack) {
+  const EngineOptions options = RoomForLongPrompts();
+  Blind runner;
+  SequentialEngine engine(options, runner);
+  engine.checks_invariants = false;  // of 30,000 blocks, many times
+  std::vector<Outcome> outcomes(5);
+  std::vector<Sequence*> seqs;
+  for (size_t i = 0; i < 4; ++i) {
+    seqs.push_back(engine.Add(Spec(Prompt(100000, static_cast<uint32_t>(i)), 1), &outcomes[i]));
+  }
+  EXPECT_EQ(Shares(engine.Step(), seqs), "A1536 B384 C96 D32");  // the last in line takes the rest
+  seqs.push_back(engine.Add(Spec(Prompt(60, 9), 3), &outcomes[4]));
+  EXPECT_EQ(Shares(engine.Step(), seqs), "A1536 B384 C96 D24 E8");
+  for (int i = 0; i < 10; ++i) engine.Step();
+  EXPECT_EQ(outcomes[4].reason, FinishReason::kLength);
+  EXPECT_TRUE(outcomes[0].tokens.empty());
 }
 
 TEST(Scheduler, AFailedRunLeavesOtherSequencesAsTheyWere) {
