@@ -15,21 +15,23 @@
 namespace attest {
 namespace {
 
-// One sequence over blocks 1, 2, ...
-StepBatch BatchOf(std::span<const int32_t> tokens, int block_size) {
+// One sequence over blocks 1, 2, ... in every group.
+StepBatch BatchOf(std::span<const int32_t> tokens, int block_size, size_t num_groups) {
   StepBatch batch;
   const auto count = static_cast<int32_t>(tokens.size());
   batch.tokens.assign(tokens.begin(), tokens.end());
   batch.positions.resize(tokens.size());
   std::iota(batch.positions.begin(), batch.positions.end(), 0);
-  for (int64_t token = 0; token < count; ++token) batch.slots.push_back(block_size + token);
+  StepBlocks blocks;
+  for (int64_t token = 0; token < count; ++token) blocks.slots.push_back(block_size + token);
   Expected<CuSeqlens> q_begin = CuSeqlens::FromLengths({{count}});
   ATTEST_CHECK(q_begin.has_value());
   batch.q_begin = std::move(*q_begin);
   batch.kv_len = {count};
   batch.block_ids_per_seq = (count + block_size - 1) / block_size;
-  batch.block_ids.resize(static_cast<size_t>(batch.block_ids_per_seq));
-  std::iota(batch.block_ids.begin(), batch.block_ids.end(), 1);
+  blocks.block_ids.resize(static_cast<size_t>(batch.block_ids_per_seq));
+  std::iota(blocks.block_ids.begin(), blocks.block_ids.end(), 1);
+  batch.groups.assign(num_groups, blocks);
   return batch;
 }
 
@@ -61,9 +63,7 @@ Expected<KvScales> CalibrateKvScales(Model& model, std::span<const int32_t> toke
   KvShape shape = ModelRunner::KvShapeOf(model);
   shape.dtype = DType::kF32;
   shape.buffers.clear();  // one sequence needs no pool: a buffer for each layer
-  StepBatch batch = BatchOf(tokens, shape.block_size);
-  batch.further_groups.assign(model.kv_groups().size() - 1,
-                              {.slots = batch.slots, .block_ids = batch.block_ids});
+  const StepBatch batch = BatchOf(tokens, shape.block_size, model.kv_groups().size());
   ATTEST_ASSIGN_OR_RETURN(const KvStorage kv, KvStorage::Allocate(shape, batch.block_ids_per_seq + 1));
   ATTEST_RETURN_IF_ERROR(model.Reserve(batch.num_tokens(), 1, team));
   AttentionLengths lengths;

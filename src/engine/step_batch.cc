@@ -10,8 +10,8 @@ namespace attest {
 namespace {
 
 // The block table of every sequence in one KV group, and the slots of its new tokens.
-void PlaceGroup(const StepPlan& plan, size_t group, int block_size, const StepBatch& batch,
-                std::vector<int32_t>& block_ids, std::vector<int64_t>& slots) {
+void PlaceGroup(const StepPlan& plan, size_t group, int block_size, StepBatch& batch) {
+  auto& [slots, block_ids] = batch.groups[group];
   slots.clear();
   block_ids.resize(plan.seqs.size() * static_cast<size_t>(batch.block_ids_per_seq));
   auto row = block_ids.begin();
@@ -61,13 +61,8 @@ void BuildStepBatch(const StepPlan& plan, int block_size, StepBatch& batch) {
     }
     if (share.samples) batch.logit_rows.push_back(batch.q_begin.end(static_cast<int>(s)) - 1);
   }
-  const size_t num_groups = num_seqs == 0 ? 1 : plan.seqs.front().seq->tables.size();
-  batch.further_groups.resize(num_groups - 1);
-  PlaceGroup(plan, 0, block_size, batch, batch.block_ids, batch.slots);
-  for (size_t g = 1; g < num_groups; ++g) {
-    StepBlocks& group = batch.further_groups[g - 1];
-    PlaceGroup(plan, g, block_size, batch, group.block_ids, group.slots);
-  }
+  batch.groups.resize(num_seqs == 0 ? 1 : plan.seqs.front().seq->tables.size());
+  for (size_t g = 0; g < batch.groups.size(); ++g) PlaceGroup(plan, g, block_size, batch);
 }
 
 }  // namespace attest

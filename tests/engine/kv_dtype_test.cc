@@ -120,14 +120,14 @@ std::vector<float> Run(Runner& r, std::span<const int32_t> tokens, int32_t begin
   for (int32_t t = begin; t < end; ++t) {
     batch.tokens.push_back(tokens[static_cast<size_t>(t)]);
     batch.positions.push_back(t);
-    batch.slots.push_back(kBlockSize + t);
+    batch.groups[0].slots.push_back(kBlockSize + t);
     batch.logit_rows.push_back(t - begin);
   }
   batch.q_begin = CuSeqlens::FromLengths(std::vector<int32_t>{end - begin}).value();
   batch.kv_len = {end};
   batch.block_ids_per_seq = (end + kBlockSize - 1) / kBlockSize;
-  batch.block_ids.resize(static_cast<size_t>(batch.block_ids_per_seq));
-  std::iota(batch.block_ids.begin(), batch.block_ids.end(), 1);
+  batch.groups[0].block_ids.resize(static_cast<size_t>(batch.block_ids_per_seq));
+  std::iota(batch.groups[0].block_ids.begin(), batch.groups[0].block_ids.end(), 1);
   const int64_t vocab = r.model->config().vocab_size;
   std::vector<float> logits(static_cast<size_t>((end - begin) * vocab));
   const Status ran = r.runner->Run(batch, View<float, 2>::Dense(logits.data(), {end - begin, vocab}));

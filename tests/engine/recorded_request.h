@@ -114,10 +114,10 @@ inline std::vector<std::vector<float>> AllRows(const std::vector<int32_t>& token
   batch.q_begin = *CuSeqlens::FromLengths(std::vector<int32_t>{length});
   batch.kv_len = {length};
   batch.block_ids_per_seq = (length + kBlock - 1) / kBlock;
-  for (int32_t i = 0; i < batch.block_ids_per_seq; ++i) batch.block_ids.push_back(i + 1);
+  for (int32_t i = 0; i < batch.block_ids_per_seq; ++i) batch.groups[0].block_ids.push_back(i + 1);
   for (int32_t t = 0; t < length; ++t) {
     batch.positions.push_back(t);
-    batch.slots.push_back(kBlock + t);
+    batch.groups[0].slots.push_back(kBlock + t);
     batch.logit_rows.push_back(t);
   }
   ToyRunner runner({.num_blocks = 64, .block_size = kBlock, .vocab_size = kToyVocab});

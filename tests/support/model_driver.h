@@ -76,6 +76,7 @@ class ModelDriver {
   // Without running it; `pieces` count as appended.
   StepBatch MakeBatch(std::span<const StepPiece> pieces, bool last_rows_only) {
     StepBatch batch;
+    StepBlocks blocks;
     std::vector<int32_t> lengths;
     batch.block_ids_per_seq = blocks_per_seq_;
     for (const StepPiece& piece : pieces) {
@@ -85,7 +86,7 @@ class ModelDriver {
         const int32_t position = kv_len_[seq]++;
         batch.tokens.push_back(piece.tokens[i]);
         batch.positions.push_back(position);
-        batch.slots.push_back(int64_t{table[position / block_size_]} * block_size_ + position % block_size_);
+        blocks.slots.push_back(int64_t{table[position / block_size_]} * block_size_ + position % block_size_);
         if (!last_rows_only || i + 1 == piece.tokens.size()) {
           batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
         }
@@ -93,12 +94,11 @@ class ModelDriver {
       lengths.push_back(static_cast<int32_t>(piece.tokens.size()));
       batch.kv_len.push_back(kv_len_[seq]);
       const int used = (kv_len_[seq] + block_size_ - 1) / block_size_;
-      for (int i = 0; i < blocks_per_seq_; ++i) batch.block_ids.push_back(i < used ? table[i] : -1);
+      for (int i = 0; i < blocks_per_seq_; ++i) blocks.block_ids.push_back(i < used ? table[i] : -1);
     }
     batch.q_begin = CuSeqlens::FromLengths(lengths).value();
     // Every layer has pages of its own here, so the groups may use the same blocks.
-    batch.further_groups.assign(model_.kv_groups().size() - 1,
-                                {.slots = batch.slots, .block_ids = batch.block_ids});
+    batch.groups.assign(model_.kv_groups().size(), blocks);
     return batch;
   }
 

@@ -67,7 +67,7 @@ class ToyRunner : public StepRunner {
       options_.log->max_step_tokens = std::max(options_.log->max_step_tokens, batch.num_tokens());
     }
     for (size_t t = 0; t < batch.tokens.size(); ++t) {
-      layer1_[static_cast<size_t>(batch.slots[t])] =
+      layer1_[static_cast<size_t>(batch.slots_of(0)[t])] =
           Mix(static_cast<uint64_t>(batch.tokens[t]), static_cast<uint64_t>(batch.positions[t]));
     }
     ForEachRow(batch, [&](int seq, int32_t row, int32_t position) {
@@ -140,11 +140,16 @@ class ToyRunner : public StepRunner {
     const auto num_seqs = static_cast<size_t>(batch.num_seqs());
     if (num_seqs == 0) return fail("no sequences");
     if (batch.tokens.size() != num_tokens || batch.positions.size() != num_tokens ||
-        batch.slots.size() != num_tokens || batch.kv_len.size() != num_seqs ||
-        batch.block_ids.size() != num_seqs * static_cast<size_t>(batch.block_ids_per_seq)) {
+        batch.kv_len.size() != num_seqs) {
       return fail("array sizes disagree");
     }
     if (batch.num_groups() != last_group() + 1) return fail(fmt::format("{} KV groups", batch.num_groups()));
+    for (const StepBlocks& blocks : batch.groups) {
+      if (blocks.slots.size() != num_tokens ||
+          blocks.block_ids.size() != num_seqs * static_cast<size_t>(batch.block_ids_per_seq)) {
+        return fail("array sizes of a KV group disagree");
+      }
+    }
     if (logits.shape[0] != static_cast<int64_t>(batch.logit_rows.size()) ||
         logits.shape[1] != options_.vocab_size) {
       return fail(fmt::format("logits are {} x {}", logits.shape[0], logits.shape[1]));
@@ -172,7 +177,6 @@ class ToyRunner : public StepRunner {
     }
     // Sequences may read the same block, but what one of them writes is its own, and its group's.
     for (int group = 0; group < batch.num_groups(); ++group) {
-      if (batch.slots_of(group).size() != num_tokens) return fail("slots of a group");
       for (const int64_t slot : batch.slots_of(group)) {
         const auto block = static_cast<int32_t>(slot / options_.block_size);
         if (tables[block] != 1)
