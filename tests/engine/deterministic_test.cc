@@ -82,10 +82,10 @@ struct Schedule {
   bool alone = false;
 };
 
-// Of each request: the logits from which each token was chosen, and the tokens.
+// Of each request: the logits from which each token was chosen, and what it got.
 struct Text {
   std::vector<std::vector<float>> rows;
-  std::vector<int32_t> tokens;
+  Outcome outcome;
 };
 
 struct Seen {
@@ -159,7 +159,7 @@ std::vector<Text> Serve(Models& models, const std::vector<RequestSpec>& specs, c
   seen.hits += engine.scheduler().cache_hits();
   for (size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(outcomes[i].reason, FinishReason::kLength) << outcomes[i].error;
-    texts[i].tokens = outcomes[i].tokens;
+    texts[i].outcome = std::move(outcomes[i]);
   }
   return texts;
 }
@@ -178,7 +178,7 @@ int64_t RowsThatDiffer(const std::vector<Text>& a, const std::vector<Text>& b) {
   return differ;
 }
 
-// Half of them greedy, half drawn with a seed.
+// Half of them greedy, half drawn with a seed; of a quarter the prompt is scored, and what they say.
 std::vector<RequestSpec> Requests(const std::vector<std::vector<int32_t>>& prompts, int32_t max_tokens) {
   std::vector<RequestSpec> specs;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -186,6 +186,7 @@ std::vector<RequestSpec> Requests(const std::vector<std::vector<int32_t>>& promp
     spec.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
     spec.sampling.seed = static_cast<int64_t>(1000 + i);
     spec.sampling.max_tokens = max_tokens;
+    if (i % 4 == 3) spec.sampling.prompt_logprobs = spec.sampling.logprobs = 2;
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -232,17 +233,18 @@ TEST(Deterministic, LogitsAreTheSameBitsInEverySchedule) {
   for (const auto& [name, kv_dtype] :
        {std::pair("tiny_untied_llama3", DType::kBF16), std::pair("tiny_tied_yarn", DType::kF32),
         std::pair("tiny_untied_llama3", DType::kF8E4M3), std::pair("tiny_tied_yarn", DType::kI8),
-        std::pair("tiny_ministral_hybrid", DType::kBF16)}) {
+        std::pair("tiny_ministral_hybrid", DType::kBF16), std::pair("tiny_ministral_hybrid", DType::kI8),
+        std::pair("tiny_untied_llama3", DType::kF8E5M2), std::pair("tiny_tied_yarn", DType::kF16)}) {
     Models models(DataFolder() / name, /*deterministic=*/true);
     const Schedule alone{.model = {.kv_dtype = kv_dtype}, .alone = true};
     const std::vector<Text> reference = Serve(models, specs, alone, seen);
-    for (int i = 0; i < schedules / 5; ++i, ++run) {
+    for (int i = 0; i < schedules / 8; ++i, ++run) {
       const Schedule schedule = RandomSchedule(static_cast<uint32_t>(run), kv_dtype);
       const std::vector<Text> texts = Serve(models, specs, schedule, seen);
       ASSERT_EQ(RowsThatDiffer(reference, texts), 0)
           << name << ", schedule " << run << ": blocks of " << schedule.model.block_size << ", "
           << schedule.model.threads << " threads, budget " << schedule.budget;
-      for (size_t r = 0; r < specs.size(); ++r) ASSERT_EQ(texts[r].tokens, reference[r].tokens);
+      for (size_t r = 0; r < specs.size(); ++r) ASSERT_EQ(texts[r].outcome, reference[r].outcome);
     }
   }
   std::printf("  %d schedules, %lld preemptions, %lld tokens from the prefix cache\n", run,
@@ -276,7 +278,7 @@ TEST(Deterministic, C25AQuantisedCacheWithoutRoomGivesTheBitsOfOneWithRoom) {
         Serve(models, specs,
               {.model = model, .num_blocks = 14, .budget = 40, .prefix_caching = true, .seed = 5}, seen);
     EXPECT_EQ(RowsThatDiffer(roomy, tight), 0) << DTypeName(kv_dtype);
-    for (size_t r = 0; r < specs.size(); ++r) EXPECT_EQ(tight[r].tokens, roomy[r].tokens) << r;
+    for (size_t r = 0; r < specs.size(); ++r) EXPECT_EQ(tight[r].outcome, roomy[r].outcome) << r;
     EXPECT_GT(seen.preemptions, 0);
     EXPECT_GT(seen.hits, 0);
   }

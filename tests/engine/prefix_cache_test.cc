@@ -67,10 +67,11 @@ TEST(PrefixCacheEngine, C05ARequestForPromptLogprobsComputesEveryPromptToken) {
     const auto outcomes = rig.Serve({spec, spec});
     EXPECT_EQ(computed, 2 * (length + 3)) << length;
     EXPECT_EQ(outcomes[0], outcomes[1]) << length;
+    EXPECT_EQ(std::ssize(outcomes[0].prompt), length - 1);
     EXPECT_EQ(rig.engine.scheduler().cache_queries(), 0);
     computed = 0;
     spec.sampling.prompt_logprobs.reset();
-    EXPECT_EQ(rig.Serve({spec})[0], outcomes[0]);
+    EXPECT_EQ(rig.Serve({spec})[0].tokens, outcomes[0].tokens);
     EXPECT_EQ(computed, length + 3 - (length - 1) / 16 * 16) << "what it computed is shared all the same";
   }
 }

@@ -18,6 +18,10 @@ class HalfDone final : public StepRunner {
   Status Run(const StepBatch& batch, View<float, 2> logits) override {
     return random_() % 60 != 0 ? toy_.Run(batch, logits) : FailHalfWay(toy_, batch, logits);
   }
+  Status Logits(const StepBatch& batch, std::span<const int32_t> rows, View<float, 2> logits) override {
+    if (random_() % 60 == 0) return Fail(ErrorCode::kInternal, "failed while a prompt was scored");
+    return toy_.Logits(batch, rows, logits);
+  }
 
  private:
   ToyRunner toy_;
@@ -42,7 +46,8 @@ RequestSpec RandomSpec(std::mt19937& random, int32_t max_total) {
 }
 
 struct Met {
-  int64_t preemptions = 0, stops = 0, aborts = 0, failures = 0, resets = 0, refused_resets = 0, hits = 0;
+  int64_t preemptions = 0, stops = 0, aborts = 0, failures = 0, resets = 0, refused_resets = 0, hits = 0,
+          scored = 0;
 };
 
 // What a request gets depends on nothing but the request. Prompts share beginnings with each other, runs
@@ -50,7 +55,7 @@ struct Met {
 // cache are checked at every step (SequentialEngine).
 void RunTrace(uint32_t round, const std::vector<KvWindow>& windows, Met& met) {
   constexpr int32_t kMaxTotal = 64;
-  auto& [preemptions, stops, aborts, failures, resets, refused_resets, hits] = met;
+  auto& [preemptions, stops, aborts, failures, resets, refused_resets, hits, scored] = met;
   {
     SCOPED_TRACE(::testing::Message() << "round " << round);
     std::mt19937 random(1000 + round);
@@ -92,7 +97,9 @@ void RunTrace(uint32_t round, const std::vector<KvWindow>& windows, Met& met) {
       }
       specs.back().priority = static_cast<int32_t>(random() % 3) - 1;
       if (random() % 6 == 0) specs.back().cache_salt = "other";
-      if (random() % 8 == 0) specs.back().sampling.prompt_logprobs = 0;
+      SamplingParams& sampling = specs.back().sampling;
+      if (random() % 4 == 0) sampling.prompt_logprobs = static_cast<int32_t>(random() % 4);
+      if (random() % 4 == 0) sampling.logprobs = static_cast<int32_t>(random() % 4);
     }
     size_t next = 0;
     while (next < kRequests || !engine.scheduler().idle()) {
@@ -124,9 +131,14 @@ void RunTrace(uint32_t round, const std::vector<KvWindow>& windows, Met& met) {
         failures += outcomes[i].reason == FinishReason::kError ? 1 : 0;
         ASSERT_LE(outcomes[i].tokens.size(), alone.tokens.size());
         EXPECT_TRUE(std::equal(outcomes[i].tokens.begin(), outcomes[i].tokens.end(), alone.tokens.begin()));
+        ASSERT_LE(outcomes[i].logprobs.size(), alone.logprobs.size());
+        EXPECT_TRUE(
+            std::equal(outcomes[i].logprobs.begin(), outcomes[i].logprobs.end(), alone.logprobs.begin()));
+        EXPECT_TRUE(outcomes[i].prompt.empty() || outcomes[i].prompt == alone.prompt);
       } else {
         EXPECT_EQ(outcomes[i], alone) << "request " << i;
         stops += alone.reason == FinishReason::kStop ? 1 : 0;
+        scored += std::ssize(alone.prompt);
       }
     }
   }
@@ -135,8 +147,8 @@ void RunTrace(uint32_t round, const std::vector<KvWindow>& windows, Met& met) {
 // The property of the whole engine.
 TEST(Scheduler, GivesEveryRequestTheTextItGetsAlone) {
   Met met;
-  for (uint32_t round = 0; round < 120 && !HasFatalFailure(); ++round) RunTrace(round, {std::nullopt}, met);
-  const auto& [preemptions, stops, aborts, failures, resets, refused_resets, hits] = met;
+  for (uint32_t round = 0; round < 140 && !HasFatalFailure(); ++round) RunTrace(round, {std::nullopt}, met);
+  const auto& [preemptions, stops, aborts, failures, resets, refused_resets, hits, scored] = met;
   // The trace must have met what it is about.
   EXPECT_GT(preemptions, 100);
   EXPECT_GT(stops, 100);
@@ -145,6 +157,7 @@ TEST(Scheduler, GivesEveryRequestTheTextItGetsAlone) {
   EXPECT_GT(hits, 500);
   EXPECT_GT(resets, 0);
   EXPECT_GT(refused_resets, 20);
+  EXPECT_GT(scored, 1000);
 }
 
 // The same where blocks behind a window are given back while the sequence goes on, with one group of layers
@@ -153,7 +166,7 @@ TEST(Scheduler, GivesEveryRequestTheTextItGetsAloneWithSlidingWindows) {
   for (const std::vector<KvWindow>& windows :
        {std::vector<KvWindow>{9}, {1}, {std::nullopt, 6}, {std::nullopt, 30}, {21, 5}}) {
     Met met;
-    for (uint32_t round = 0; round < 40 && !HasFatalFailure(); ++round) RunTrace(round, windows, met);
+    for (uint32_t round = 0; round < 50 && !HasFatalFailure(); ++round) RunTrace(round, windows, met);
     // A sequence that sees one token never holds more blocks than when it was admitted.
     EXPECT_GT(met.preemptions, windows == std::vector<KvWindow>{1} ? -1 : 20);
     EXPECT_GT(met.hits, 50);

@@ -18,6 +18,7 @@
 #include "engine/commit.h"
 #include "engine/engine.h"
 #include "engine/prefix_caches.h"
+#include "engine/prompt_scorer.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/step_batch.h"
@@ -25,8 +26,24 @@
 
 namespace attest::testing {
 
+// TokenLogprobs that can be compared: bit for bit, since logits are the same in any company.
+struct Scored {
+  int32_t token = 0, rank = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;
+  bool operator==(const Scored&) const = default;
+};
+
+inline Scored ScoredOf(const TokenLogprobs& scores) {
+  Scored scored{.token = scores.token, .rank = scores.rank, .logprob = scores.logprob, .top = {}};
+  for (const IdLogprob& entry : scores.top) scored.top.emplace_back(entry.id, entry.logprob);
+  return scored;
+}
+
 struct Outcome {
   std::vector<int32_t> tokens;
+  std::vector<Scored> logprobs;  // of the tokens and the stop token, where they are wanted
+  std::vector<Scored> prompt;    // of the prompt, where they are wanted
   std::optional<FinishReason> reason;
   std::optional<int32_t> stop_token;
   std::string error;
@@ -39,6 +56,15 @@ class RecordingSink final : public TokenSink {
   void OnToken(int32_t token) override {
     EXPECT_FALSE(outcome_->reason) << "a token after the end";
     outcome_->tokens.push_back(token);
+  }
+  void OnLogprobs(TokenLogprobs logprobs) override {
+    EXPECT_EQ(outcome_->logprobs.size(), outcome_->tokens.size());
+    outcome_->logprobs.push_back(ScoredOf(logprobs));
+  }
+  void OnPromptLogprobs(std::vector<TokenLogprobs> logprobs) override {
+    EXPECT_TRUE(outcome_->tokens.empty() && outcome_->prompt.empty())
+        << "the prompt was scored late, or twice";
+    for (const TokenLogprobs& scores : logprobs) outcome_->prompt.push_back(ScoredOf(scores));
   }
   void OnFinish(FinishReason reason, std::optional<int32_t> stop_token, const Error* error) override {
     EXPECT_FALSE(outcome_->reason) << "finished twice";
@@ -119,12 +145,19 @@ class SequentialEngine {
     logits_.assign(batch_.logit_rows.size() * static_cast<size_t>(options_.vocab_size), 0.0f);
     const auto logits = View<float, 2>::Dense(
         logits_.data(), {static_cast<int64_t>(batch_.logit_rows.size()), options_.vocab_size});
-    const Status status = runner_.Run(batch_, logits);
+    Status status = runner_.Run(batch_, logits);
+    std::vector<Expected<int32_t>> tokens;
     if (status) {
       if (on_logits) on_logits(plan, logits);
       MakeSampleJobs(plan, logits, jobs_);
-      std::vector<Expected<int32_t>> tokens(jobs_.size(), -1);
+      tokens.assign(jobs_.size(), -1);
       SampleAll(jobs_, samplers_, nullptr, tokens);
+      tile_.resize(static_cast<size_t>(kTileRows * options_.vocab_size));
+      status = prompt_scorer_.Score(plan, batch_, runner_,
+                                    View<float, 2>::Dense(tile_.data(), {kTileRows, options_.vocab_size}),
+                                    scheduler_);
+    }
+    if (status) {
       Commit(plan, tokens, {}, options_.max_model_len, scheduler_, result_);
     } else {
       CommitFailure(plan, status.error(), scheduler_);
@@ -261,7 +294,9 @@ class SequentialEngine {
   PrefixCaches caches_;
   Scheduler scheduler_;
   StepBatch batch_;
-  std::vector<float> logits_;
+  static constexpr int64_t kTileRows = 3;  // prompts are scored in several parts
+  PromptScorer prompt_scorer_;
+  std::vector<float> logits_, tile_;
   std::vector<SampleJob> jobs_;
   std::vector<Sampler> samplers_;
   CommitResult result_;
