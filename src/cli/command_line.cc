@@ -11,27 +11,16 @@
 
 #include "base/version.h"
 #include "cache/kv_storage.h"
+#include "cli/command_words.h"
 #include "cli/flag_checks.h"
 #include "cli/nearest.h"
 
 namespace attest {
 namespace {
 
-// CLI11 has no way to declare the two-letter single-dash names that vLLM users type.
-std::vector<std::string> SpellOut(std::vector<std::string> args) {
-  static const std::map<std::string, std::string> kLong = {{"-tp", "--tensor-parallel-size"}};
-  for (std::string& arg : args) {
-    const size_t equals = arg.find('=');
-    if (const auto found = kLong.find(arg.substr(0, equals)); found != kLong.end()) {
-      arg = found->second + (equals == std::string::npos ? "" : arg.substr(equals));
-    }
-  }
-  return args;
-}
-
 void AddModel(CLI::App& app, ModelFlags& flags) {
   app.add_option(
-      "MODEL", flags.model,
+      "MODEL,--model", flags.model,
       "Folder with safetensors, a .gguf file, or org/name in the local Hugging Face cache; without it the "
       "default model, SmolLM2-135M-Instruct");
 }
@@ -44,6 +33,7 @@ std::vector<std::string> KvDTypeNames() {
 
 void AddCompute(CLI::App& app, ModelFlags& flags) {
   app.add_option("--dtype", flags.dtype, "Type of weights that are not quantised")
+      ->transform(Meaning({{"half", "float16"}, {"float", "float32"}}))
       ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
       ->capture_default_str();
   app.add_option("--compute", flags.compute,
@@ -73,12 +63,15 @@ void AddEngine(CLI::App& app, ModelFlags& flags) {
   app.add_option(
          "--max-model-len", flags.max_model_len,
          "Longest prompt plus output in tokens; 0 takes the model's limit, cut to what fits in memory")
+      ->transform(ShortNumber())
+      ->transform(Meaning({{"auto", "0"}, {"-1", "0"}}))
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences that run at once")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Token budget of one step")
+      ->transform(ShortNumber())
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option(
@@ -136,7 +129,7 @@ void AddSampling(CLI::App& app, SamplingFlags& flags) {
 
 void AddServe(CLI::App& app, ServeOptions& options) {
   AddModel(app, options.model);
-  app.add_option("--host", options.host, "Address to listen on")->capture_default_str();
+  app.add_option("--host", options.host, "Address to listen on")->check(NotEmpty())->capture_default_str();
   app.add_option("--port", options.port, "Port to listen on; 0 lets the system choose")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
@@ -151,13 +144,17 @@ void AddServe(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--api-key", options.api_keys,
                  "Key that clients must send as a bearer token; may be repeated")
+      ->allow_extra_args(false)  // else a MODEL that follows would become a key
+      ->check(ApiKey())
       ->envname("ATTEST_API_KEY");
   app.add_option("--served-model-name", options.served_model_names,
                  "Names that clients may ask for; the first is reported")
+      ->check(NotEmpty())
       ->expected(1, 16);
   app.add_option("--seed", options.seed, "Seed of requests that send none; drawn per request when absent");
   app.add_option("--metrics-prefix", options.metrics_prefix,
                  "Prefix of the series in /metrics (vllm: for its dashboards)")
+      ->check(MetricsPrefix())
       ->capture_default_str();
   app.add_option("--verify-attention", options.verify_attention,
                  "Fraction of attention rows that the oracle recomputes while serving; 0 turns it off")
@@ -177,13 +174,15 @@ void AddServe(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--verify-seed", options.verify_seed, "Which rows are checked; drawn when absent")
       ->check(NoSign());
-  app.add_flag("!--disable-log-requests", options.log_requests, "Write no line per request");
+  app.add_flag("--enable-log-requests,!--disable-log-requests,!--no-enable-log-requests",
+               options.log_requests, "Write a line per request (default)");
   app.add_option("--uvicorn-log-level,--log-level", options.log_level, "Least level of what is logged")
       ->check(CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}))
       ->capture_default_str();
   app.add_option("--allowed-origins", options.allowed_origins,
-                 "Web origins whose pages may read answers (CORS), or *; none by default")
-      ->expected(1, 64);
+                 "Web origin whose pages may read answers (CORS), or *; may be repeated, or a list "
+                 "'[\"https://a\"]'; none by default")
+      ->allow_extra_args(false);
   app.add_option("--config", options.config_file,
                  "YAML file with flags, one `name: value` per line; flags typed here win");
   app.add_flag("--enable-dev-endpoints", options.dev_endpoints,
@@ -298,13 +297,14 @@ CLI::App& Deepest(CLI::App& app) {
   return parsed.empty() ? app : *parsed.front();
 }
 
-// What --config may hold, and which of it the command line gave.
-std::vector<KnownFlag> KnownFlags(const CLI::App& app, std::vector<std::string>* given) {
+// The flags of a command, which are what --config may hold, and which of them the command line gave.
+std::vector<KnownFlag> KnownFlags(const CLI::App& app, std::vector<std::string>* given = nullptr) {
   std::vector<KnownFlag> known;
   for (const CLI::Option* option : app.get_options()) {
     KnownFlag flag{.names = option->get_lnames(), .takes_value = option->get_items_expected_max() > 0};
     if (option->get_positional()) flag.names = {"model"};
-    if (option->count() > 0) given->insert(given->end(), flag.names.begin(), flag.names.end());
+    if (given != nullptr && option->count() > 0)
+      given->insert(given->end(), flag.names.begin(), flag.names.end());
     known.push_back(std::move(flag));
   }
   return known;
@@ -319,7 +319,9 @@ std::variant<std::vector<std::string>, ExitNow> WithConfig(const CLI::App& app, 
   const std::vector<KnownFlag> known = KnownFlags(app, &given);
   const auto entries = read_config(file, known);
   if (!entries) return ExitNow{2, entries.error().message + "\n"};
-  std::vector<std::string> all = {"serve"};
+  // The MODEL of the file stands first and its flags last: a flag with several values takes all words that
+  // follow.
+  std::vector<std::string> all = {"serve"}, flags;
   for (const ConfigEntry& entry : *entries) {
     std::vector<std::string> alone = {"serve"};
     alone.insert(alone.end(), entry.args.begin(), entry.args.end());
@@ -327,7 +329,8 @@ std::variant<std::vector<std::string>, ExitNow> WithConfig(const CLI::App& app, 
       return ExitNow{2, fmt::format("{}:{}: {}", file, entry.line, failed->text)};
     }
     if (std::ranges::find(given, entry.key) != given.end()) continue;
-    all.insert(all.end(), entry.args.begin(), entry.args.end());
+    std::vector<std::string>& to = entry.key == "model" ? all : flags;
+    to.insert(to.end(), entry.args.begin(), entry.args.end());
   }
   for (size_t i = 1; i < words.size(); ++i) {
     if (words[i] == "--config") {
@@ -336,6 +339,7 @@ std::variant<std::vector<std::string>, ExitNow> WithConfig(const CLI::App& app, 
       all.push_back(words[i]);
     }
   }
+  all.insert(all.end(), flags.begin(), flags.end());
   return all;
 }
 
@@ -427,11 +431,14 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
     sub->set_version_flag("--version", std::string("attest ") + kVersion);
   }
 
-  std::vector<std::string> words = SpellOut(args);
+  std::vector<KnownFlag> known;
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) {
+    names.push_back(sub->get_name());
+    if (!args.empty() && args.front() == names.back()) known = KnownFlags(*sub);
+  }
+  std::vector<std::string> words = SpellOut(args, known);
   if (!words.empty() && !words.front().starts_with("-")) {
-    std::vector<std::string> names;
-    for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
-      names.push_back(sub->get_name());
     if (std::find(names.begin(), names.end(), words.front()) == names.end()) {
       const std::string nearest = Nearest(words.front(), names);
       return ExitNow{2, fmt::format("unknown command '{}'{}; commands: {}\n", words.front(),
@@ -439,6 +446,7 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
                                     fmt::join(names, ", "))};
     }
   }
+  if (const auto wrong = FindFlagWithoutValue(words, known)) return ExitNow{2, *wrong + "\n"};
   const std::vector<std::string> typed = words;
   std::reverse(words.begin(), words.end());  // CLI11 takes them last first
   try {
@@ -461,10 +469,10 @@ std::variant<Command, ExitNow> ParseCommandLine(const std::vector<std::string>& 
     if (auto* failed = std::get_if<ExitNow>(&all)) return std::move(*failed);
     return ParseCommandLine(std::get<std::vector<std::string>>(all));
   }
-  // vLLM's users type a list: '["https://a", "https://b"]'. CLI11 takes the brackets away, the rest is left
-  // here.
-  for (std::string& origin : serve.allowed_origins)
-    std::erase_if(origin, [](char c) { return c == '"' || c == ' '; });
+  if (serve_app->parsed() && serve.model.model.empty()) {
+    if (const auto wrong = FindSwallowedModel(typed)) return ExitNow{2, *wrong + "\n"};
+  }
+  serve.allowed_origins = SplitLists(serve.allowed_origins);
   if (serve_app->parsed()) return Command{serve};
   if (generate_app->parsed()) return Command{generate};
   if (chat_app->parsed()) return Command{chat};

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "cli/nearest.h"
@@ -91,7 +91,7 @@ Expected<std::vector<ConfigEntry>> ReadConfigFile(const std::string& path,
     const YAML::Node root = YAML::Load(text);
     if (root.IsNull()) return entries;  // an empty file asks for nothing
     if (!root.IsMap()) return FailAt(path, 1, "must hold one `flag: value` per line");
-    std::set<std::string> seen;
+    std::map<const KnownFlag*, std::string> seen;  // by the name each flag was first given with
     for (const auto& pair : root) {
       const int line = pair.first.Mark().line + 1;
       if (!pair.first.IsScalar()) return FailAt(path, line, "a key must be the name of a flag");
@@ -113,7 +113,15 @@ Expected<std::vector<ConfigEntry>> ReadConfigFile(const std::string& path,
                                   nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)),
                       key);
       }
-      if (!seen.insert(key).second) return FailAt(path, line, fmt::format("{} is given twice", key), key);
+      // Also under its other name: enable-prefix-caching and no-enable-prefix-caching would contradict each
+      // other.
+      if (const auto [first, is_new] = seen.emplace(&*flag, key); !is_new) {
+        return FailAt(path, line,
+                      first->second == key
+                          ? fmt::format("{} is given twice", key)
+                          : fmt::format("{} is one flag with {}, which stands above it", key, first->second),
+                      key);
+      }
       ATTEST_ASSIGN_OR_RETURN(auto args, ArgsOf(path, key, *flag, pair.second, line));
       entries.push_back({.key = std::move(key), .line = line, .args = std::move(args)});
     }

@@ -206,5 +206,91 @@ TEST(CommandLine, TakesVllmsNames) {
             std::string::npos);
 }
 
+TEST(CommandLine, TakesUnderscoresInNamesAsVllmDoes) {
+  const auto serve = Accept<ServeOptions>({"serve", "--max_model_len=512", "--served_model_name", "a_b",
+                                           "--disable_log_requests", "--tensor_parallel_size", "1",
+                                           "--no_enable_prefix_caching"});
+  EXPECT_EQ(serve.model.max_model_len, 512);
+  EXPECT_EQ(serve.served_model_names, (std::vector<std::string>{"a_b"}));
+  EXPECT_FALSE(serve.log_requests);
+  EXPECT_FALSE(serve.model.prefix_caching);
+  EXPECT_EQ(Accept<GenerateOptions>({"generate", "--prompt", "max_tokens", "--max_tokens=5"}).prompt,
+            "max_tokens");
+  EXPECT_NE(Refusal({"serve", "--max_model_length", "5"}).text.find("did you mean --max-model-len?"),
+            std::string::npos);
+}
+
+TEST(CommandLine, TakesVllmsValues) {
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--dtype", "half"}).model.dtype, "float16");
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--dtype=float"}).model.dtype, "float32");
+  for (const auto& [text, value] :
+       {std::pair("auto", 0), {"-1", 0}, {"4k", 4000}, {"4K", 4096}, {"1.5k", 1500}})
+    EXPECT_EQ(Accept<ServeOptions>({"serve", "--max-model-len", text}).model.max_model_len, value) << text;
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--max-num-batched-tokens=8k"}).model.max_num_batched_tokens,
+            8000);
+  for (const char* text : {"k", "4kk", "4q", "1.00001k", "1..5k", "9G", "nan"})
+    EXPECT_NE(Refusal({"serve", "--max-model-len", text}).text.find("--max-model-len"), std::string::npos)
+        << text;
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--model", "org/name"}).model.model, "org/name");
+  EXPECT_FALSE(Accept<ServeOptions>({"serve", "--no-enable-log-requests"}).log_requests);
+  EXPECT_TRUE(Accept<ServeOptions>({"serve", "--enable-log-requests"}).log_requests);
+}
+
+// A list ends where the next flag begins, and the MODEL that stood behind it was served as a name or taken
+// for a key.
+TEST(CommandLine, NoFlagSwallowsTheModel) {
+  const auto keyed = Accept<ServeOptions>({"serve", "--api-key", "k", "org/name"});
+  EXPECT_EQ(keyed.model.model, "org/name");
+  EXPECT_EQ(keyed.api_keys, (std::vector<std::string>{"k"}));
+  const auto shared = Accept<ServeOptions>({"serve", "--allowed-origins", "https://a", "org/name"});
+  EXPECT_EQ(shared.model.model, "org/name");
+  EXPECT_EQ(shared.allowed_origins, (std::vector<std::string>{"https://a"}));
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--allowed-origins=https://a", "--allowed-origins", "https://b"})
+                .allowed_origins,
+            (std::vector<std::string>{"https://a", "https://b"}));
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"serve", "--served-model-name", "a", "org/name"},
+        {"serve", "--served-model-name=a", "./m.gguf", "--port", "80"},
+        {"serve", "--served-model-name", "a", "b", "m.gguf"}})
+    EXPECT_NE(Refusal(args).text.find("name the MODEL first"), std::string::npos) << args[1];
+  EXPECT_EQ(
+      Accept<ServeOptions>({"serve", "org/name", "--served-model-name", "a", "org/b"}).served_model_names,
+      (std::vector<std::string>{"a", "org/b"}));
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--served-model-name", "a", "b"}).served_model_names,
+            (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--served-model-name", "org/a"}).served_model_names,
+            (std::vector<std::string>{"org/a"}));
+}
+
+TEST(CommandLine, AFlagIsNoValueOfTheFlagBefore) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"serve", "--api-key", "--port", "80"},
+                                               {"serve", "--api-key=", "--disable-log-requests"},
+                                               {"serve", "--host", "--port=80"},
+                                               {"serve", "--api-key="},
+                                               {"generate", "--prompt", "--chat"}}) {
+    const std::string text = Refusal(args).text;
+    EXPECT_TRUE(text.starts_with(args[1].substr(0, args[1].find('=')) + " has no value")) << text;
+  }
+  EXPECT_EQ(Accept<GenerateOptions>({"generate", "--prompt", "--chats are text"}).prompt, "--chats are text");
+}
+
+TEST(CommandLine, WhatCouldNeverWorkIsRefusedBeforeTheModelIsLoaded) {
+  EXPECT_NE(Refusal({"serve", "--api-key", ""}).text.find("--api-key"), std::string::npos);
+  EXPECT_NE(Refusal({"serve", "--api-key", " k"}).text.find("--api-key"), std::string::npos);
+  const std::string line = Refusal({"serve", "--api-key", "secret\n"}).text;
+  EXPECT_NE(line.find("--api-key"), std::string::npos);
+  EXPECT_EQ(line.find("secret"), std::string::npos) << line;
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--api-key", "[a,b]"}).api_keys,
+            (std::vector<std::string>{"[a,b]"}));
+  EXPECT_NE(Refusal({"serve", "--host", ""}).text.find("--host"), std::string::npos);
+  EXPECT_NE(Refusal({"serve", "--served-model-name", ""}).text.find("--served-model-name"),
+            std::string::npos);
+  for (const char* prefix : {"a b", "1x", "vllm-", "\xc3\xa9"})
+    EXPECT_NE(Refusal({"serve", "--metrics-prefix", prefix}).text.find("--metrics-prefix"),
+              std::string::npos);
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--metrics-prefix", "vllm:"}).metrics_prefix, "vllm:");
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "--metrics-prefix", ""}).metrics_prefix, "");
+}
+
 }  // namespace
 }  // namespace attest

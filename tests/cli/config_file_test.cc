@@ -86,6 +86,19 @@ TEST_F(ConfigFile, TheCommandLineWins) {
             3);
 }
 
+// A flag that takes a list, last in the file, would take a MODEL behind it for one more name or key.
+TEST_F(ConfigFile, NoListOfTheFileSwallowsTheModel) {
+  for (const char* last : {"api-key: k\n", "served-model-name: [smol, s]\n", "allowed-origins: ['*']\n"}) {
+    const std::string path = Write(std::string("port: 1\n") + last);
+    EXPECT_EQ(Accept({"serve", "--config", path, "org/name"}).model.model, "org/name") << last;
+    EXPECT_EQ(Accept({"serve", "org/name", "--config", path}).model.model, "org/name") << last;
+  }
+  const ServeOptions options =
+      Accept({"serve", "--config", Write("served-model-name: smol\nmodel: org/name\n")});
+  EXPECT_EQ(options.model.model, "org/name");
+  EXPECT_EQ(options.served_model_names, (std::vector<std::string>{"smol"}));
+}
+
 TEST_F(ConfigFile, AnEmptyFileChangesNothing) {
   EXPECT_EQ(Accept({"serve", "--config", Write("")}).port, 8000);
   EXPECT_EQ(Accept({"serve", "--config", Write("# nothing\n")}).port, 8000);
@@ -99,6 +112,15 @@ TEST_F(ConfigFile, WhatIsWrongIsNamedWithItsLine) {
   EXPECT_NE(Refusal("port: {a: 1}\n", 1).find("not a map"), std::string::npos);
   EXPECT_NE(Refusal("port:\n", 1).find("no value"), std::string::npos);
   EXPECT_NE(Refusal("port: 1\nport: 2\n", 2).find("given twice"), std::string::npos);
+  for (const auto& [first, second] :
+       {std::pair("enable-prefix-caching: true", "no-enable-prefix-caching: true"),
+        {"no_enable_prefix_caching: false", "enable-prefix-caching: false"},
+        {"log-level: info", "uvicorn-log-level: debug"}}) {
+    const std::string text = Refusal(std::string(first) + "\n" + second + "\n", 2);
+    EXPECT_NE(text.find("is one flag with"), std::string::npos) << text;
+  }
+  EXPECT_NE(Refusal("api-key: \"\"\n", 1).find("--api-key has no value"), std::string::npos);
+  EXPECT_NE(Refusal("metrics-prefix: a b\n", 1).find("--metrics-prefix"), std::string::npos);
   EXPECT_NE(Refusal("enable-prefix-caching: maybe\n", 1).find("true or false"), std::string::npos);
   EXPECT_NE(Refusal("config: other.yaml\n", 1).find("cannot stand in a file"), std::string::npos);
   EXPECT_NE(Refusal("- port\n", 1).find("flag: value"), std::string::npos);
