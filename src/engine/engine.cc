@@ -74,7 +74,8 @@ class EngineImpl final : public Engine {
   }
 
   Expected<RequestId> Submit(Request request) override;
-  void Abort(RequestId id) override;
+  void Abort(RequestId id) override { End(id, FinishReason::kAbort); }
+  void EndText(RequestId id) override { End(id, FinishReason::kStop); }
   bool ResetPrefixCache() override {
     std::future<bool> done;
     {
@@ -105,7 +106,12 @@ class EngineImpl final : public Engine {
   // Engine thread.
   void Loop();
   bool ResetCacheIfUnused();
-  void Accept(std::vector<std::unique_ptr<Sequence>> arrived, const std::vector<RequestId>& aborted);
+  struct Ended {  // by its reader
+    RequestId id = 0;
+    FinishReason reason = FinishReason::kAbort;
+  };
+  void End(RequestId id, FinishReason reason);
+  void Accept(std::vector<std::unique_ptr<Sequence>> arrived, const std::vector<Ended>& ended);
   void Step();
   Status RunAndCommit(const StepPlan& plan, StepRecord& record);
   void RecomputeAll();
@@ -144,7 +150,7 @@ class EngineImpl final : public Engine {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Sequence>> inbox_;
-  std::vector<RequestId> aborts_;
+  std::vector<Ended> ended_;
   std::vector<std::promise<bool>> resets_;  // of the prefix cache
   EngineStats stats_;
   RequestId next_id_ = 1;
@@ -202,10 +208,10 @@ Expected<RequestId> EngineImpl::Submit(Request request) {
   return id;
 }
 
-void EngineImpl::Abort(RequestId id) {
+void EngineImpl::End(RequestId id, FinishReason reason) {
   {
     const std::lock_guard lock(mutex_);
-    aborts_.push_back(id);
+    ended_.push_back({.id = id, .reason = reason});
   }
   wake_.notify_one();
 }
@@ -214,20 +220,20 @@ void EngineImpl::Loop() {
   runner_->OnThreadStart();
   for (;;) {
     std::vector<std::unique_ptr<Sequence>> arrived;
-    std::vector<RequestId> aborted;
+    std::vector<Ended> ended;
     std::vector<std::promise<bool>> resets;
     bool stop = false;
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [this] {
-        return stopping_ || !inbox_.empty() || !aborts_.empty() || !resets_.empty() || !scheduler_.idle();
+        return stopping_ || !inbox_.empty() || !ended_.empty() || !resets_.empty() || !scheduler_.idle();
       });
       arrived.swap(inbox_);
-      aborted.swap(aborts_);
+      ended.swap(ended_);
       resets.swap(resets_);
       stop = stopping_;
     }
-    Accept(std::move(arrived), aborted);
+    Accept(std::move(arrived), ended);
     if (stop_error_) FailAll(*stop_error_);
     if (stop) {
       for (const auto& [id, seq] : by_id_) scheduler_.Finish(*seq, FinishReason::kAbort);
@@ -248,15 +254,14 @@ bool EngineImpl::ResetCacheIfUnused() {
   return true;
 }
 
-void EngineImpl::Accept(std::vector<std::unique_ptr<Sequence>> arrived,
-                        const std::vector<RequestId>& aborted) {
+void EngineImpl::Accept(std::vector<std::unique_ptr<Sequence>> arrived, const std::vector<Ended>& ended) {
   for (auto& seq : arrived) {
     const RequestId id = seq->id;
     by_id_.emplace(id, scheduler_.Add(std::move(seq)));
   }
-  for (const RequestId id : aborted) {
-    if (const auto found = by_id_.find(id); found != by_id_.end()) {
-      scheduler_.Finish(*found->second, FinishReason::kAbort);
+  for (const Ended& end : ended) {
+    if (const auto found = by_id_.find(end.id); found != by_id_.end()) {
+      scheduler_.Finish(*found->second, end.reason);
     }
   }
 }

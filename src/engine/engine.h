@@ -169,6 +169,9 @@ class Engine {
   // The sequence stops within one step and its blocks are freed; its sink gets OnFinish(kAbort). Unknown or
   // finished ids are ignored.
   virtual void Abort(RequestId id) = 0;
+  // The same for a sequence whose text is complete, as its reader has found a stop string: it counts as
+  // kStop.
+  virtual void EndText(RequestId id) = 0;
   // Forgets every cached prefix, unless a block is in use: false then. Returns once the step under way is
   // over. REQUIRES: not the engine thread.
   virtual bool ResetPrefixCache() = 0;

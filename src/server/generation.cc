@@ -240,7 +240,7 @@ void Generation::Show(int32_t index, int32_t token) {
   StopMatcher::Step step = choice.stops.Append(piece);
   Emit(index, step.text);
   if (!step.match) return;
-  rooms_.engine.Abort(choice.engine_id);
+  rooms_.engine.EndText(choice.engine_id);
   Finish(index, FinishReason::kStop, std::move(*step.match));
 }
 

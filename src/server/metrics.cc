@@ -183,6 +183,8 @@ void ServerMetrics::OnStep(const StepRecord& step) {
 }
 
 void ServerMetrics::OnRequestFinished(const RequestRecord& request) {
+  // How long it took until a client left, or a step failed, says nothing of how long requests take.
+  if (request.reason != FinishReason::kStop && request.reason != FinishReason::kLength) return;
   impl_->end_to_end.Observe(Seconds(request.arrival, request.finish));
   impl_->prompt_tokens.Observe(request.prompt_tokens);
   impl_->generation_tokens.Observe(request.generation_tokens);

@@ -41,8 +41,7 @@ class ServerMetrics : public EngineObserver {
   void OnStep(const StepRecord& step) override;
   void OnRequestFinished(const RequestRecord& request) override;
 
-  // One sequence as the client saw it end: one that a stop string ended is kStop here and kAbort in the
-  // engine.
+  // One sequence as the client saw it end.
   void CountFinished(FinishReason reason);
   void ObserveRequest(int n);      // an accepted request and its n
   void CountResponse(int status);  // by status code

@@ -33,6 +33,20 @@ TEST(Engine, AbortStopsASequenceAndFreesItsBlocks) {
   EXPECT_EQ(ticket.box->finishes(), 1);
 }
 
+TEST(Engine, ATextThatItsReaderEndsCountsAsStopped) {
+  Gate gate{.step = 4};
+  const auto engine = StartToy(SmallOptions(), {.before_run = gate.Hook()});
+  const Ticket ticket = MustSubmit(*engine, MakeRequest(1, 10, 180));
+  gate.WaitUntilInside();
+  engine->EndText(ticket.id);
+  gate.open = true;
+  EXPECT_EQ(ticket.box->Wait(), FinishReason::kStop);
+  EXPECT_EQ(engine->stats().finished[static_cast<size_t>(FinishReason::kStop)], 1);
+  EXPECT_EQ(engine->stats().steps, 4);
+  EXPECT_EQ(engine->stats().free_blocks, 63);
+  engine->EndText(ticket.id);  // finished: ignored
+}
+
 TEST(Engine, AbortReachesAWaitingSequence) {
   EngineOptions options = SmallOptions();
   options.max_num_seqs = 1;

@@ -310,7 +310,7 @@ TEST_F(Completions, AStopStringIsReportedAndEndsTheSequence) {
   EXPECT_EQ(body["choices"][0]["stop_reason"], "cd");
   EXPECT_EQ(body["usage"]["completion_tokens"], 4);
   EXPECT_TRUE(engine_->WaitUntilIdle());
-  EXPECT_EQ(engine_->finished(FinishReason::kAbort), 1);
+  EXPECT_EQ(engine_->finished(FinishReason::kStop), 1);
   EXPECT_EQ(engine_->finished(FinishReason::kLength), 0);
 }
 

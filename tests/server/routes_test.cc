@@ -196,6 +196,37 @@ TEST_F(Routes, MetricsHoldTheSeriesThatOthersRead) {
   }
 }
 
+// A storm of clients that leave would look like a server that has become fast.
+TEST_F(Routes, HistogramsHoldNoSequenceThatDidNotEndByItself) {
+  StartServer();
+  const auto now = std::chrono::steady_clock::now();
+  const auto count = [&](const std::string& name) {
+    const std::string text = Get(port(), "/metrics").body;
+    const size_t at = text.find("attest:" + name + "_count{");
+    const size_t value = text.find("} ", at) + 2;
+    return text.substr(value, text.find('\n', value) - value);
+  };
+  RequestRecord record{.prompt_tokens = 3,
+                       .generation_tokens = 2,
+                       .max_tokens = 9,
+                       .arrival = now,
+                       .first_scheduled = now,
+                       .first_token = now,
+                       .last_token = now,
+                       .finish = now};
+  for (const auto& [reason, expected] : {std::pair(FinishReason::kAbort, "0"),
+                                         {FinishReason::kError, "0"},
+                                         {FinishReason::kStop, "1"},
+                                         {FinishReason::kLength, "2"}}) {
+    record.reason = reason;
+    metrics_->OnRequestFinished(record);
+    for (const char* name :
+         {"e2e_request_latency_seconds", "request_queue_time_seconds", "request_prompt_tokens",
+          "request_inference_time_seconds", "request_params_max_tokens"})
+      EXPECT_EQ(count(name), expected) << name;
+  }
+}
+
 TEST_F(Routes, MetricsCanTakeAnotherServersNames) {
   metrics_prefix_ = "vllm:";
   StartServer();

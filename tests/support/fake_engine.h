@@ -55,11 +55,8 @@ class FakeEngine final : public Engine {
     wake_.notify_all();
     return next_id_;
   }
-  void Abort(RequestId id) override {
-    const std::lock_guard lock(mutex_);
-    if (const auto it = sequences_.find(id); it != sequences_.end()) it->second.is_aborted = true;
-    wake_.notify_all();
-  }
+  void Abort(RequestId id) override { End(id, FinishReason::kAbort); }
+  void EndText(RequestId id) override { End(id, FinishReason::kStop); }
   // Works unless something runs, as the real one.
   bool ResetPrefixCache() override {
     const std::lock_guard lock(mutex_);
@@ -152,8 +149,14 @@ class FakeEngine final : public Engine {
     Request request;
     std::vector<int32_t> script;
     int32_t num_tokens = 0;
-    bool is_aborted = false;
+    std::optional<FinishReason> ended = {};  // by its reader
   };
+
+  void End(RequestId id, FinishReason reason) {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = sequences_.find(id); it != sequences_.end()) it->second.ended = reason;
+    wake_.notify_all();
+  }
 
   void Loop() {
     std::unique_lock lock(mutex_);
@@ -167,11 +170,11 @@ class FakeEngine final : public Engine {
         lock.lock();
       }
     }
-    for (auto& [id, sequence] : sequences_) sequence.is_aborted = true;
+    for (auto& [id, sequence] : sequences_) sequence.ended = FinishReason::kAbort;
     Step();
   }
   [[nodiscard]] bool HasWork() const {
-    return std::ranges::any_of(sequences_, [this](const auto& s) { return !paused_ || s.second.is_aborted; });
+    return std::ranges::any_of(sequences_, [this](const auto& s) { return !paused_ || s.second.ended; });
   }
   void Step() {
     ++steps_;
@@ -188,7 +191,7 @@ class FakeEngine final : public Engine {
       s.request.sink->OnFinish(reason, stop, error);
       return true;
     };
-    if (s.is_aborted) return finish(FinishReason::kAbort);
+    if (s.ended) return finish(*s.ended);
     if (paused_) return false;
     const int32_t token = s.script[static_cast<size_t>(s.num_tokens) % s.script.size()];
     if (token == kFailure) {
