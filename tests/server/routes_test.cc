@@ -1,6 +1,10 @@
 // Everything but generation: models, health, keys, unknown paths, drain and stop.
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -153,6 +157,32 @@ TEST_F(Routes, KeysGuardOnlyV1) {
 TEST_F(Routes, AnEmptyBearerIsAcceptedWithoutKeys) {
   StartServer();
   EXPECT_EQ(Post(port(), "/v1/completions", R"({"prompt":"a"})", "Authorization: Bearer \r\n").status, 200);
+}
+
+// Only the first address of a name was bound, so that clients of localhost found ::1 or 127.0.0.1 closed.
+TEST_F(Routes, EveryAddressOfTheHostIsServed) {
+  options_.http.host = "localhost";
+  StartServer();
+  const addrinfo hints{.ai_flags = 0,
+                       .ai_family = AF_UNSPEC,
+                       .ai_socktype = SOCK_STREAM,
+                       .ai_protocol = 0,
+                       .ai_addrlen = 0,
+                       .ai_addr = nullptr,
+                       .ai_canonname = nullptr,
+                       .ai_next = nullptr};
+  addrinfo* found = nullptr;
+  ASSERT_EQ(::getaddrinfo("localhost", std::to_string(port()).c_str(), &hints, &found), 0);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const int lone = ::socket(at->ai_family, SOCK_STREAM, 0);
+    if (lone < 0) continue;  // no IPv6 here
+    // Its address may be none of this machine's; else somebody must listen.
+    const bool is_refused = ::connect(lone, at->ai_addr, at->ai_addrlen) != 0 && errno == ECONNREFUSED;
+    EXPECT_FALSE(is_refused) << "family " << at->ai_family;
+    ::close(lone);
+  }
+  ::freeaddrinfo(found);
+  EXPECT_EQ(Get(port(), "/health").status, 200);
 }
 
 TEST_F(Routes, ABusyPortIsAnErrorThatNamesIt) {
