@@ -61,7 +61,8 @@ struct Connection {
   std::string in;   // received, not parsed
   std::string out;  // not yet taken by the socket, from out_begin on
   size_t out_begin = 0;
-  size_t largest_event = 0;  // of the stream so far
+  // Of the stream: bytes queued since it was last flushed, and the most there ever were.
+  size_t burst = 0, largest_burst = 0;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>>
       parser;  // engaged from a request's first byte
   bool header_seen = false;

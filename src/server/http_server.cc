@@ -52,7 +52,10 @@ class BoostHttpServer final : public HttpServer {
   void StartStream(ExchangeId id, HttpResponse head) override;
   void Send(ExchangeId id, std::string_view event) override;
   void Flush(ExchangeId id) override {
-    if (Connection* c = connections_.FindExchange(id)) FlushOut(*c);
+    if (Connection* c = connections_.FindExchange(id)) {
+      c->burst = 0;
+      FlushOut(*c);
+    }
   }
   void EndStream(ExchangeId id) override;
   bool IsOpen(ExchangeId id) const override { return connections_.IsOpen(id); }
@@ -301,7 +304,7 @@ void BoostHttpServer::StartStream(ExchangeId id, HttpResponse head) {
   if (c == nullptr) return;
   ATTEST_CHECK(c->state == State::kHandling);
   c->state = State::kStreaming;
-  c->largest_event = 0;
+  c->burst = c->largest_burst = 0;
   c->last_event = Clock::now();
   WriteHead(*c, head, std::nullopt);
   FlushOut(*c);
@@ -314,7 +317,8 @@ void BoostHttpServer::QueueEvent(Connection& c, std::string_view event) {
     c.out += event;
   }
   c.body_bytes += event.size();
-  c.largest_event = std::max(c.largest_event, event.size());
+  c.burst += event.size();
+  c.largest_burst = std::max(c.largest_burst, c.burst);
   c.last_event = Clock::now();
 }
 
@@ -323,7 +327,7 @@ void BoostHttpServer::Send(ExchangeId id, std::string_view event) {
   if (c == nullptr || event.empty()) return;  // an empty chunk would end the stream
   ATTEST_CHECK(c->state == State::kStreaming);
   QueueEvent(*c, event);
-  const size_t most = options_.max_unread_bytes + c->largest_event;
+  const size_t most = options_.max_unread_bytes + c->largest_burst;
   if (c->unread() > most) FlushOut(*c);
   if (c->unread() <= most || c->state == State::kDoomed) return;
   DoomReader(*c);

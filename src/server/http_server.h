@@ -34,8 +34,9 @@ struct HttpServerOptions {
   // Of all request bodies that are being received, and again of all that wait to be read by a worker; the one
   // that passes it is a 503.
   size_t max_held_body_bytes = 256 << 20;
-  // Bytes a stream may leave unread, beside the largest of its events (the echo of a long prompt is one); one
-  // more and the connection is closed. 1 MiB is about 5,000 events.
+  // Bytes a stream may leave unread, beside the most that was ever sent between two calls of Flush (the
+  // echoes of many long prompts), which no reader can have taken; one more and the connection is closed. 1
+  // MiB is about 5,000 events.
   size_t max_unread_bytes = 1 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // first byte of a request to the end of its header
   // Silence inside a body; and all of it, but for what its bytes earn.
