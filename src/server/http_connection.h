@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -177,6 +179,32 @@ template <class Parser>
 bool IsTooShortToParse(const Parser& parser, size_t in_bytes) {
   constexpr size_t kShortestEnd = 5;  // "0\r\n\r\n"
   return parser.is_header_done() && parser.chunked() && in_bytes < kShortestEnd;
+}
+
+// Hands `in` to the parser: up to the end of the header, or as many pieces of the body as have come. The
+// parser takes one chunk at a time, and erasing each from the front would move all that follow: bodies in
+// chunks of one byte would cost their square.
+template <class Parser>
+boost::system::error_code Feed(Parser& parser, std::string& in) {
+  const bool is_in_body = parser.is_header_done();
+  boost::system::error_code ec;
+  size_t taken = 0, n = 0;
+  do {
+    n = parser.put(boost::asio::buffer(in.data() + taken, in.size() - taken), ec);
+    taken += n;
+  } while (is_in_body && !ec && n > 0 && taken < in.size() && !parser.is_done() &&
+           !IsTooShortToParse(parser, in.size() - taken));
+  in.erase(0, taken);
+  return ec;
+}
+
+// Whether where the body ends depends on a coding that is not understood here. A proxy that does, or that
+// goes by another header, would see other requests on this connection than we.
+inline bool HasUnknownCoding(const boost::beast::http::request<boost::beast::http::string_body>& message) {
+  const auto [begin, end] = message.equal_range(boost::beast::http::field::transfer_encoding);
+  if (begin == end) return false;
+  const auto coding = begin->value();
+  return std::next(begin) != end || ToLowerAscii({coding.data(), coding.size()}) != "chunked";
 }
 
 // Takes everything but the request id out of a complete message.

@@ -204,8 +204,7 @@ void BoostHttpServer::ProcessInput(Connection& c) {
       c.header_seen = false;
     }
     if (IsTooShortToParse(*c.parser, c.in.size())) return;
-    error_code ec;
-    c.in.erase(0, c.parser->put(asio::buffer(c.in), ec));
+    const error_code ec = Feed(*c.parser, c.in);
     if (ec == http::error::need_more) {
       // The parser bounds the header and the body; extensions and trailers of chunks it leaves to us.
       if (c.header_seen && c.in.size() > options_.max_header_bytes) {
@@ -223,6 +222,8 @@ void BoostHttpServer::ProcessInput(Connection& c) {
     } else if (c.is_spare && c.parser->get().method() != http::verb::get &&
                c.parser->get().method() != http::verb::head) {
       Refuse(c, 503, fmt::format("all {} connections are taken; try again", options_.max_connections));
+    } else if (!c.header_seen && HasUnknownCoding(c.parser->get())) {
+      Refuse(c, 400, "the only Transfer-Encoding that is understood is chunked");
     } else if (c.parser->is_done()) {
       return Dispatch(c);
     } else if (!c.header_seen) {
