@@ -3,6 +3,18 @@
 #include <algorithm>
 
 namespace attest {
+namespace {
+
+// Names of headers with commas between them, and nothing that could end a header line.
+bool IsNameList(std::string_view text) {
+  constexpr std::string_view kBetweenWords = "!#$%&'*+-.^_`|~, ";
+  return !text.empty() && std::ranges::all_of(text, [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kBetweenWords.contains(c);
+  });
+}
+
+}  // namespace
 
 std::string CorsHeaders(const std::vector<std::string>& allowed, const HttpRequest& request) {
   if (allowed.empty()) return {};
@@ -25,16 +37,17 @@ bool IsPreflight(const HttpRequest& request) {
          !request.Header("access-control-request-method").empty();
 }
 
-HttpResponse PreflightResponse() {
-  return {.status = 200,
-          .content_type = "",
-          .body = {},
-          .headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"},
-                      {"Access-Control-Allow-Headers",
-                       "Authorization, Content-Type, X-Request-Id, X-Stainless-Arch, X-Stainless-Lang, "
-                       "X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, "
-                       "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout"},
-                      {"Access-Control-Max-Age", "600"}}};
+HttpResponse PreflightResponse(const HttpRequest& request) {
+  HttpResponse response{.status = 200,
+                        .content_type = "",
+                        .body = {},
+                        .headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"},
+                                    {"Access-Control-Max-Age", "600"}}};
+  // SDKs and chat pages send headers of their own, which do no harm: pages of an allowed origin may send any.
+  if (const std::string_view wanted = request.Header("access-control-request-headers"); IsNameList(wanted)) {
+    response.headers.emplace_back("Access-Control-Allow-Headers", wanted);
+  }
+  return response;
 }
 
 }  // namespace attest

@@ -17,6 +17,6 @@ namespace attest {
 // Whether this is a browser's question before the request itself.
 [[nodiscard]] bool IsPreflight(const HttpRequest& request);
 // Its answer: which methods and headers may follow.
-[[nodiscard]] HttpResponse PreflightResponse();
+[[nodiscard]] HttpResponse PreflightResponse(const HttpRequest& request);
 
 }  // namespace attest

@@ -113,7 +113,8 @@ std::vector<RouteEntry> Frontend::RouteEntries(bool with_dev) {
 
 void Frontend::OnRequest(ExchangeId id, HttpRequest request) {
   // Browsers send no key with it.
-  if (!options_.http.allowed_origins.empty() && IsPreflight(request)) return Respond(id, PreflightResponse());
+  if (!options_.http.allowed_origins.empty() && IsPreflight(request))
+    return Respond(id, PreflightResponse(request));
   const bool wants_key =
       request.path.starts_with("/v1/") ||
       std::ranges::any_of(Routes(), [&](const Route& r) { return r.wants_key && r.path == request.path; });
