@@ -9,7 +9,7 @@ namespace attest {
 
 Expected<std::string> ServedModelName(const JsonFields& fields, const CallLimits& limits) {
   ATTEST_ASSIGN_OR_RETURN(const auto name, fields.String("model"));
-  if (!name) return limits.model_names.front();
+  if (!name || name->empty()) return limits.model_names.front();  // vLLM takes "" for none, too
   if (std::ranges::find(limits.model_names, *name) != limits.model_names.end()) return *name;
   return Fail(ErrorCode::kNotFound,
               fmt::format("the model {} does not exist; served: {}", DescribeJson(*name),

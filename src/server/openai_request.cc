@@ -105,15 +105,15 @@ Status ReadStreamOptions(const JsonFields& fields, GenerationCall& call) {
   const json* options = fields.Find("stream_options");
   if (options == nullptr) return {};
   if (!options->is_object()) return WrongType("stream_options", "an object", *options);
-  if (!call.stream) {
-    return Fail(ErrorCode::kInvalidArgument, "stream_options may only be given together with stream true",
-                "stream_options");
-  }
   const JsonFields inner = fields.Inner("stream_options", *options);
   ATTEST_ASSIGN_OR_RETURN(const auto include_usage, inner.Bool("include_usage"));
   Set(call.include_usage, include_usage);
   ATTEST_ASSIGN_OR_RETURN(const auto continuous, inner.Bool("continuous_usage_stats"));
   Set(call.continuous_usage_stats, continuous);
+  if (!call.stream && (call.include_usage || call.continuous_usage_stats)) {
+    return Fail(ErrorCode::kInvalidArgument, "stream_options may only be given together with stream true",
+                "stream_options");
+  }
   return {};
 }
 

@@ -102,7 +102,7 @@ std::optional<std::string> SchemaByHand(std::string_view schema, std::string_vie
   if (field == "model") {
     std::vector<std::string> names;
     for (const std::string& name : limits.model_names) names.push_back(Quoted(name));
-    return fmt::format(R"({{"enum":[{},null]}})", fmt::join(names, ","));
+    return fmt::format(R"({{"enum":[{},"",null]}})", fmt::join(names, ","));
   }
   if (field == "prompt" && schema == "CompletionRequest") {
     const std::string ids = fmt::format(
@@ -230,7 +230,7 @@ void AppendRequestSchema(JsonWriter& json, const Probe& probe, const CallLimits&
     json.Key("patternProperties").Raw(R"({"^guided_":{"type":"null"}})");
     json.Key("allOf").BeginArray();
     json.Raw(
-        R"({"anyOf":[{"properties":{"stream_options":{"type":"null"}}},{"properties":{"stream":{"const":true}},"required":["stream"]}]})");
+        R"({"anyOf":[{"properties":{"stream_options":{"properties":{"include_usage":{"enum":[false,null]},"continuous_usage_stats":{"enum":[false,null]}}}}},{"properties":{"stream":{"const":true}},"required":["stream"]}]})");
     json.Raw(
         R"({"anyOf":[{"properties":{"prompt_logprobs":{"type":"null"}}},{"properties":{"stream":{"enum":[false,null]}}}]})");
     json.Raw(

@@ -17,8 +17,8 @@ from prerequisites import run_tests  # noqa: E402
 NULL = None
 # Values of each field that clients send, and that both endpoints take.
 TAKEN = {
-    "model": [NULL, NAME, "alias"], "stop": [NULL, "x", ["x", "y"], []], "max_tokens": [3, 3.0],
-    "max_completion_tokens": [NULL, 2], "stream": [NULL, False], "stream_options": [NULL],
+    "model": [NULL, "", NAME, "alias"], "stop": [NULL, "x", ["x", "y"], []], "max_tokens": [3, 3.0],
+    "max_completion_tokens": [NULL, 2], "stream": [NULL, False], "stream_options": [NULL, {}, {"include_usage": False}],
     "seed": [NULL, -5, 0, 2**63 - 1, -2**63, 1.0], "logit_bias": [NULL, {}, {"5": -100, "7": 1.5}], "n": [NULL, 1, 2, 1.0],
     "best_of": [NULL, 1, 3], "top_k": [NULL, -1, 0, 5], "top_p": [NULL, 1, 0.5], "min_p": [NULL, 0, 1], "typical_p": [NULL, 1],
     "temperature": [NULL, 0, 2], "presence_penalty": [NULL, -2], "frequency_penalty": [NULL, 1],

@@ -219,6 +219,10 @@ TEST_F(BadRequests, NeutralValuesAndUnknownKeysAreNoErrors) {
   EXPECT_EQ(Chat(R"({"messages":[{"role":"user","content":"a","name":null}],)" + neutral).status, 200);
   EXPECT_EQ(Chat(R"({"messages":[{"role":"user","content":"a"}],"logprobs":false,"top_logprobs":0})").status,
             200);
+  EXPECT_EQ(Json(Complete(R"({"prompt":"a","model":""})"))["model"], "test-model");
+  for (const char* options : {"{}", R"({"include_usage":false,"continuous_usage_stats":null})"})
+    EXPECT_EQ(Complete(std::string(R"({"prompt":"a","stream_options":)") + options + "}").status, 200)
+        << options;
 }
 
 TEST_F(BadRequests, BytesThatAreNoJsonAreRefused) {

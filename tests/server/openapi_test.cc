@@ -146,7 +146,7 @@ TEST_F(OpenApi, TheLimitsAreThoseOfTheParsers) {
   EXPECT_GE(checked, 12);
   EXPECT_EQ(fields["max_tokens"]["maximum"], 256);
   EXPECT_EQ(fields["stop_token_ids"]["items"]["maximum"], 299);
-  EXPECT_EQ(fields["model"]["enum"], json({"test-model", "org/alias", nullptr}));
+  EXPECT_EQ(fields["model"]["enum"], json({"test-model", "org/alias", "", nullptr}));
 }
 
 TEST_F(OpenApi, EveryReferenceLeadsSomewhere) {
