@@ -15,7 +15,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -68,6 +67,7 @@ struct Connection {
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>>
       parser;  // engaged from a request's first byte
   bool header_seen = false;
+  HttpRequest request;  // its head, from then on
   bool waiting_read = false, waiting_write = false;
   bool close_when_flushed = false;
   // Let in beyond max_connections: closed after one answer, and only GET and HEAD get theirs.
@@ -97,10 +97,33 @@ struct Connection {
     if (out.empty() && out.capacity() > kKeptCapacity) FreeString(out);
   }
   [[nodiscard]] size_t unread() const { return out.size() - out_begin; }
+  // Once the parser has the header. False: it was taken before.
+  bool TakeHead();
   [[nodiscard]] bool answering() const {
     return state == ConnectionState::kHandling || state == ConnectionState::kStreaming;
   }
 };
+
+// Everything but the request id and the body, of a message whose header is complete and whose body is not:
+// the parser adds a trailer's fields to the header's, and a key that came there would be none that a proxy
+// saw.
+inline HttpRequest HeadOf(const boost::beast::http::request<boost::beast::http::string_body>& message) {
+  HttpRequest request;
+  const auto view = [](boost::string_view text) { return std::string_view(text.data(), text.size()); };
+  request.method = view(message.method_string());
+  SplitTarget(view(message.target()), request);
+  for (const auto& field : message) {
+    request.headers.emplace_back(ToLowerAscii(view(field.name_string())), view(field.value()));
+  }
+  return request;
+}
+
+inline bool Connection::TakeHead() {
+  if (std::exchange(header_seen, true)) return false;
+  body_begin = Clock::now();
+  request = HeadOf(parser->get());
+  return true;
+}
 
 // What a connection has waited too long for.
 enum class Overdue { kNothing, kClient, kReader, kHeader, kBody, kPing };
@@ -168,11 +191,6 @@ inline void SetSocketOptions(boost::asio::ip::tcp::socket& socket, const HttpSer
   set(TCP_USER_TIMEOUT, static_cast<int>((options.write_timeout + kSystemSlack).count()));
 }
 
-inline bool ExpectsContinue(const boost::beast::http::request<boost::beast::http::string_body>& message) {
-  const auto expect = message[boost::beast::http::field::expect];
-  return ToLowerAscii({expect.data(), expect.size()}) == "100-continue";
-}
-
 // What is left of a chunked body has at least five bytes, and Beast asserts that it sees them behind a last
 // chunk. True: `in` is to be parsed when more has come.
 template <class Parser>
@@ -196,28 +214,6 @@ boost::system::error_code Feed(Parser& parser, std::string& in) {
            !IsTooShortToParse(parser, in.size() - taken));
   in.erase(0, taken);
   return ec;
-}
-
-// Whether where the body ends depends on a coding that is not understood here. A proxy that does, or that
-// goes by another header, would see other requests on this connection than we.
-inline bool HasUnknownCoding(const boost::beast::http::request<boost::beast::http::string_body>& message) {
-  const auto [begin, end] = message.equal_range(boost::beast::http::field::transfer_encoding);
-  if (begin == end) return false;
-  const auto coding = begin->value();
-  return std::next(begin) != end || ToLowerAscii({coding.data(), coding.size()}) != "chunked";
-}
-
-// Takes everything but the request id out of a complete message.
-inline HttpRequest ToHttpRequest(boost::beast::http::request<boost::beast::http::string_body>& message) {
-  HttpRequest request;
-  const auto view = [](boost::string_view text) { return std::string_view(text.data(), text.size()); };
-  request.method = view(message.method_string());
-  SplitTarget(view(message.target()), request);
-  for (const auto& field : message) {
-    request.headers.emplace_back(ToLowerAscii(view(field.name_string())), view(field.value()));
-  }
-  request.body = std::move(message.body());
-  return request;
 }
 
 }  // namespace attest

@@ -92,6 +92,17 @@ void SplitTarget(std::string_view target, HttpRequest& request) {
   request.query = mark == std::string_view::npos ? std::string() : std::string(target.substr(mark + 1));
 }
 
+std::string_view FindFault(const HttpRequest& request, bool is_http_1_0) {
+  size_t num_hosts = 0;
+  for (const auto& [name, value] : request.headers) {
+    if (name == "host" && ++num_hosts > 1) return "more than one Host";
+    if (name != "transfer-encoding") continue;
+    if (is_http_1_0) return "HTTP/1.0 knows no Transfer-Encoding";
+    if (ToLowerAscii(value) != "chunked") return "a Transfer-Encoding other than chunked";
+  }
+  return {};
+}
+
 std::string PercentDecode(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -47,6 +47,10 @@ void AppendChunk(std::string& out, std::string_view data);  // one chunk of a ch
 
 // Fills path and query from a request target; the absolute form (http://host/path) loses its host.
 void SplitTarget(std::string_view target, HttpRequest& request);
+// Why a request cannot be taken though it can be parsed: a proxy before this server may see its end, or whom
+// it is for, elsewhere. Empty: nothing is wrong. The parser refuses lengths that contradict each other
+// itself.
+[[nodiscard]] std::string_view FindFault(const HttpRequest& request, bool is_http_1_0);
 // Decodes %XX; a '%' that no two hex digits follow is kept as it is.
 [[nodiscard]] std::string PercentDecode(std::string_view text);
 [[nodiscard]] std::string ToLowerAscii(std::string_view text);

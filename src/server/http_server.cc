@@ -213,26 +213,24 @@ void BoostHttpServer::ProcessInput(Connection& c) {
       }
       return;
     }
+    const bool begins_body = !ec && c.TakeHead();
     if (ec == http::error::body_limit) {
       Refuse(c, 413, fmt::format("the request body is larger than {} bytes", options_.max_body_bytes));
     } else if (ec == http::error::header_limit) {
       Refuse(c, 431, fmt::format("the request header is larger than {} bytes", options_.max_header_bytes));
     } else if (ec) {
       Refuse(c, 400, fmt::format("not a valid HTTP request: {}", ec.message()));
+    } else if (const auto fault = begins_body ? FindFault(c.request, c.parser->get().version() < 11) : "";
+               !fault.empty()) {
+      Refuse(c, 400, fmt::format("not a request that can be taken: {}", fault));
     } else if (c.is_spare && c.parser->get().method() != http::verb::get &&
                c.parser->get().method() != http::verb::head) {
       Refuse(c, 503, fmt::format("all {} connections are taken; try again", options_.max_connections));
-    } else if (!c.header_seen && HasUnknownCoding(c.parser->get())) {
-      Refuse(c, 400, "the only Transfer-Encoding that is understood is chunked");
     } else if (c.parser->is_done()) {
       return Dispatch(c);
-    } else if (!c.header_seen) {
-      c.header_seen = true;
-      c.body_begin = Clock::now();
-      if (ExpectsContinue(c.parser->get())) {
-        c.out += "HTTP/1.1 100 Continue\r\n\r\n";
-        FlushOut(c);
-      }
+    } else if (begins_body && ToLowerAscii(c.request.Header("expect")) == "100-continue") {
+      c.out += "HTTP/1.1 100 Continue\r\n\r\n";
+      FlushOut(c);
     }
   }
 }
@@ -248,7 +246,8 @@ void BoostHttpServer::BeginAnswer(Connection& c, std::string request_id) {
 void BoostHttpServer::Dispatch(Connection& c) {
   auto message = c.parser->release();
   c.parser.reset();
-  HttpRequest request = ToHttpRequest(message);
+  HttpRequest request = std::exchange(c.request, {});
+  request.body = std::move(message.body());
   const std::string_view sent_id = request.Header("x-request-id");
   request.request_id = IsSaneRequestId(sent_id) ? std::string(sent_id) : NewRequestId();
   c.cors = CorsHeaders(options_.allowed_origins, request);
@@ -265,6 +264,7 @@ void BoostHttpServer::Dispatch(Connection& c) {
 // Answers what no handler sees, and closes.
 void BoostHttpServer::Refuse(Connection& c, int status, std::string_view message) {
   c.parser.reset();
+  c.request = {};
   connections_.HoldBody(c, 0);
   ++refused_[status];
   c.head = c.keep_alive = false;

@@ -30,6 +30,7 @@ Outcome Parse(std::string_view bytes, size_t step) {
   parser.header_limit(8 << 10);
   parser.body_limit(16 << 10);
   std::string in;
+  std::optional<attest::HttpRequest> head;
   while (!bytes.empty()) {
     in.append(bytes.substr(0, step));
     bytes.remove_prefix(std::min(step, bytes.size()));
@@ -43,9 +44,15 @@ Outcome Parse(std::string_view bytes, size_t step) {
         wants_more = true;
       } else if (ec) {
         return {.error = ec.message(), .request = std::nullopt};
-      } else if (parser.is_done()) {
-        auto message = parser.release();
-        return {.error = "", .request = attest::ToHttpRequest(message)};
+      }
+      if (!head && parser.is_header_done()) {
+        head = attest::HeadOf(parser.get());
+        const std::string_view fault = attest::FindFault(*head, parser.get().version() < 11);
+        if (!fault.empty()) return {.error = std::string(fault), .request = std::nullopt};
+      }
+      if (!ec && parser.is_done()) {
+        head->body = parser.release().body();
+        return {.error = "", .request = std::move(head)};
       }
     }
   }

@@ -85,25 +85,6 @@ TEST_F(Connections, TakeBodiesInChunksOfOneByte) {
   EXPECT_EQ(Json(client.Read())["version"], "1.2.3");
 }
 
-// A body whose end depends on a coding that is not understood was taken for none, and its bytes for the next
-// request: behind a proxy that does understand it, or goes by Content-Length, one client could answer for
-// another.
-TEST_F(Connections, WithAnotherCodingThanChunkedAreClosed) {
-  StartServer();
-  for (const char* lines : {"Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: identity\r\n",
-                            "Transfer-Encoding: gzip, chunked\r\n", "Transfer-Encoding: chunked, chunked\r\n",
-                            "Transfer-Encoding: xchunked\r\nContent-Length: 0\r\n",
-                            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"}) {
-    HttpClient client(port());
-    client.Send(std::string("POST /v1/completions HTTP/1.1\r\nHost: t\r\n") + lines +
-                "\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: t\r\n\r\n");
-    const HttpReply reply = client.Read();
-    EXPECT_EQ(reply.status, 400) << lines;
-    EXPECT_EQ(reply.headers.at("connection"), "close") << lines;
-    EXPECT_TRUE(client.AtEnd()) << lines;
-  }
-}
-
 TEST_F(Connections, AnswerExpectContinueBeforeTheBody) {
   StartServer();
   HttpClient client(port());
