@@ -22,6 +22,8 @@ struct HttpRequest {
   [[nodiscard]] std::string_view Header(std::string_view name) const;
 };
 
+// Each takes some 200 bytes while its request's body is on its way, however short it is.
+inline constexpr size_t kMaxHeaderFields = 128;
 // Of a 503: clients such as the OpenAI SDK wait this long before they try again.
 inline constexpr const char kRetryAfterSeconds[] = "1";
 

@@ -220,6 +220,8 @@ void BoostHttpServer::ProcessInput(Connection& c) {
       Refuse(c, 431, fmt::format("the request header is larger than {} bytes", options_.max_header_bytes));
     } else if (ec) {
       Refuse(c, 400, fmt::format("not a valid HTTP request: {}", ec.message()));
+    } else if (begins_body && c.request.headers.size() > kMaxHeaderFields) {
+      Refuse(c, 431, fmt::format("the request header has more than {} fields", kMaxHeaderFields));
     } else if (const auto fault = begins_body ? FindFault(c.request, c.parser->get().version() < 11) : "";
                !fault.empty()) {
       Refuse(c, 400, fmt::format("not a request that can be taken: {}", fault));
