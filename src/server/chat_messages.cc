@@ -45,7 +45,29 @@ Expected<std::string> ReadContent(const JsonFields& message, const std::string& 
   return text;
 }
 
-Expected<ChatMessage> ReadMessage(const json& item, size_t index) {
+Status CheckKeys(const json& object, const std::string& field) {
+  if (object.size() <= kMaxTemplateKeys) return {};
+  return Fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} holds an object of {} keys, the limit is {}", field, object.size(), kMaxTemplateKeys),
+      field);
+}
+
+// Counts `value` and all inside of it towards `num_values`. The body's nesting has a limit already.
+Status CheckTemplateValue(const json& value, const std::string& field, size_t& num_values) {
+  if (++num_values > kMaxTemplateValues) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} brings the values that the chat template sees beside roles and texts over {}",
+                            field, kMaxTemplateValues),
+                field);
+  }
+  if (value.is_object()) ATTEST_RETURN_IF_ERROR(CheckKeys(value, field));
+  if (!value.is_structured()) return {};
+  for (const json& item : value) ATTEST_RETURN_IF_ERROR(CheckTemplateValue(item, field, num_values));
+  return {};
+}
+
+Expected<ChatMessage> ReadMessage(const json& item, size_t index, size_t& num_values) {
   const std::string field = fmt::format("messages[{}]", index);
   if (!item.is_object()) return WrongType(field, "an object", item);
   const JsonFields fields(item, field + ".");
@@ -66,6 +88,10 @@ Expected<ChatMessage> ReadMessage(const json& item, size_t index) {
     return entry.key() != "role" && entry.key() != "content" && !entry.value().is_null();
   });
   if (has_more) {
+    ATTEST_RETURN_IF_ERROR(CheckKeys(item, field));
+    for (const auto& [key, value] : item.items()) {
+      if (key != "content") ATTEST_RETURN_IF_ERROR(CheckTemplateValue(value, field, num_values));
+    }
     json whole = item;
     whole["role"] = message.role;
     whole["content"] = message.content;
@@ -87,8 +113,9 @@ Expected<std::vector<int32_t>> EncodeMessages(const JsonFields& fields, const Ca
                 "messages");
   }
   ChatTemplateInputs inputs;
+  size_t num_values = 0;
   for (size_t i = 0; i < messages->size(); ++i) {
-    ATTEST_ASSIGN_OR_RETURN(auto message, ReadMessage((*messages)[i], i));
+    ATTEST_ASSIGN_OR_RETURN(auto message, ReadMessage((*messages)[i], i, num_values));
     inputs.messages.push_back(std::move(message));
   }
   ATTEST_ASSIGN_OR_RETURN(const auto generation_prompt, fields.Bool("add_generation_prompt"));
@@ -98,6 +125,7 @@ Expected<std::vector<int32_t>> EncodeMessages(const JsonFields& fields, const Ca
   if (const auto eos = tokenizer.eos_id()) inputs.eos_token = std::string(tokenizer.TokenText(*eos));
   if (const json* extra = fields.Find("chat_template_kwargs")) {
     if (!extra->is_object()) return WrongType("chat_template_kwargs", "an object", *extra);
+    ATTEST_RETURN_IF_ERROR(CheckTemplateValue(*extra, "chat_template_kwargs", num_values));
     inputs.extra_json = extra->dump();
   }
   ATTEST_ASSIGN_OR_RETURN(const auto add_special, fields.Bool("add_special_tokens"));

@@ -19,6 +19,10 @@ inline constexpr size_t kMaxBadWordBytes = 1024;
 inline constexpr double kMaxBias = 100.0;
 inline constexpr size_t kMaxMessages = 16384;
 inline constexpr size_t kMaxContentParts = 4096;
+// Of what a chat template sees beside roles and texts: keys of one object, which it searches one after the
+// other, and values in all.
+inline constexpr size_t kMaxTemplateKeys = 256;
+inline constexpr size_t kMaxTemplateValues = size_t{1} << 18;
 inline constexpr size_t kMaxListedIds = size_t{1} << 22;  // of a prompt, before the context is looked at
 
 }  // namespace attest
