@@ -22,6 +22,12 @@ class Budget {
     if (steps_ > limits_.max_steps)
       throw RenderError(line, fmt::format("more than {} steps", limits_.max_steps));
   }
+  // A filter or a slice goes through a list: in a loop over thousands of messages, again through all of them.
+  void LookAtItems(const Value& value, int line) {
+    if (const List* list = value.list()) {
+      Step(line, static_cast<int64_t>(list->size()) * kBytesPerStep / kItemsPerStep);
+    }
+  }
   void CheckSize(int64_t bytes, int line) const {
     if (bytes > limits_.max_output_bytes) {
       throw RenderError(line, fmt::format("output is larger than {} bytes", limits_.max_output_bytes));
@@ -62,7 +68,7 @@ class Budget {
   };
 
  private:
-  static constexpr int64_t kBytesPerStep = 256;
+  static constexpr int64_t kBytesPerStep = 256, kItemsPerStep = 4;
 
   const Limits limits_;
   int64_t steps_ = 0;

@@ -42,6 +42,8 @@ template <size_t kSize>
 }
 
 [[nodiscard]] bool IsKnownFilter(std::string_view name);
+// False for the filters that look at one item of a list, or at none.
+[[nodiscard]] bool GoesThroughList(std::string_view filter);
 [[nodiscard]] bool IsKnownTest(std::string_view name);
 [[nodiscard]] bool IsKnownMethod(std::string_view name);
 [[nodiscard]] bool IsGlobalFunction(std::string_view name);

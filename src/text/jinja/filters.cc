@@ -25,6 +25,9 @@ constexpr std::array<std::string_view, 32> kTests = {
     "lower",    "lt",       "mapping", "ne",          "none",      "number",  "odd",         "sameas",
     "sequence", "string",   "test",    "true",        "undefined", "upper",   "greaterthan", "lessthan"};
 
+constexpr std::array<std::string_view, 7> kShallowFilters = {"count", "d",      "default", "first",
+                                                             "last",  "length", "safe"};
+
 constexpr int64_t kMaxIndent = 64;  // of tojson
 
 [[noreturn]] void Bad(const Arguments& arguments, const std::string& what) {
@@ -289,10 +292,11 @@ Value ToFloatValue(const Value& input, const Arguments& arguments) {
 }
 
 Value FirstOrLast(bool first, const Value& input, const Arguments& arguments) {
-  const List items = Iterate(input, arguments.line);
-  if (items.empty())
+  if (Length(input, arguments.line) == 0)
     return Undefined{first ? "first item of an empty sequence" : "last item of an empty sequence"};
-  return first ? items.front() : items.back();
+  if (const auto* text = input.string()) return first ? FirstCodePoint(*text) : LastCodePoint(*text);
+  if (const List* items = input.list()) return first ? items->front() : items->back();
+  return first ? input.dict()->front().first : input.dict()->back().first;
 }
 
 Value ReplaceFilter(const Value& input, const Arguments& arguments, Environment& environment) {
@@ -312,6 +316,7 @@ const Value* Arguments::Find(size_t index, std::string_view name) const {
 }
 
 bool IsKnownFilter(std::string_view name) { return Has(kFilters, name); }
+bool GoesThroughList(std::string_view filter) { return !Has(kShallowFilters, filter); }
 bool IsKnownTest(std::string_view name) { return Has(kTests, name); }
 
 Value ApplyFilter(std::string_view name, const Value& input, const Arguments& arguments,
@@ -360,12 +365,10 @@ Value ApplyFilter(std::string_view name, const Value& input, const Arguments& ar
   if (name == "sort") return SortFilter(input, arguments);
   if (name == "unique") return UniqueFilter(input, arguments);
   if (name == "reverse") {
+    if (const auto* text = input.string()) return SliceText(*text, NumCodePoints(*text) - 1, -1, -1);
     List items = Iterate(input, line);
     std::reverse(items.begin(), items.end());
-    if (!input.is_string()) return items;
-    std::string text;
-    for (const Value& item : items) text += *item.string();
-    return text;
+    return items;
   }
   if (name == "min" || name == "max") return MinMaxFilter(name == "max", input, arguments);
   if (name == "sum") return SumFilter(input, arguments);

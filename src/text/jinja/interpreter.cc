@@ -8,6 +8,7 @@
 
 #include "text/jinja/budget.h"
 #include "text/jinja/builtins.h"
+#include "text/jinja/strings.h"
 
 namespace attest::jinja {
 
@@ -257,6 +258,7 @@ class Interpreter final : public Environment {
         return EvaluateCall(expr, scope, nullptr);
       case ExprKind::kFilter: {
         const Value input = Evaluate(*expr.args[0], scope);
+        if (GoesThroughList(expr.name)) budget_.LookAtItems(input, expr.line);
         return ApplyFilter(expr.name, input, EvaluateArguments(expr, scope), *this);
       }
       case ExprKind::kTest: {
@@ -386,8 +388,8 @@ class Interpreter final : public Environment {
     if (!object.is_string() && object.list() == nullptr) {
       throw RenderError(expr.line, fmt::format("a '{}' cannot be sliced", object.type_name()));
     }
-    const List items = Iterate(object, expr.line);
-    const auto size = static_cast<int64_t>(items.size());
+    budget_.LookAtItems(object, expr.line);
+    const int64_t size = Length(object, expr.line);
     auto clamp = [&](std::optional<int64_t> at, int64_t fallback) {
       if (!at) return fallback;
       const int64_t absolute = *at < 0 ? *at + size : *at;
@@ -395,15 +397,13 @@ class Interpreter final : public Environment {
     };
     const int64_t first = clamp(begin, step > 0 ? 0 : size - 1);
     const int64_t last = clamp(end, step > 0 ? size : -1);
+    if (object.is_string()) return SliceText(*object.string(), first, last, step);
     List out;
     for (int64_t i = first; step > 0 ? i < last : i > last;) {
-      out.push_back(items[static_cast<size_t>(i)]);
+      out.push_back((*object.list())[static_cast<size_t>(i)]);
       if (__builtin_add_overflow(i, step, &i)) break;
     }
-    if (!object.is_string()) return out;
-    std::string text;
-    for (const Value& point : out) text += *point.string();
-    return text;
+    return out;
   }
 
   Value Unary(const Expr& expr, const ScopePtr& scope) {

@@ -10,7 +10,8 @@
 namespace attest::jinja {
 
 struct Limits {
-  // Evaluated nodes, and quarters of a KiB of strings made; a 1,000-message chat needs about 100,000.
+  // Evaluated nodes, quarters of a KiB of strings made, and every fourth item of a list that a filter or a
+  // slice goes through; a 1,000-message chat needs about 100,000.
   int64_t max_steps = 2'000'000;
   int64_t max_output_bytes = 64 << 20;  // of the output and of any single string
   int max_call_depth = 100;             // nested macro calls

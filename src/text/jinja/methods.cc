@@ -56,19 +56,23 @@ bool MatchesEdge(const std::string& text, const Arguments& arguments, bool start
 }
 
 int64_t CodePointIndex(std::string_view text, size_t byte_offset) {
-  return static_cast<int64_t>(CodePoints(text.substr(0, byte_offset)).size());
+  return NumCodePoints(text.substr(0, byte_offset));
 }
 
 bool AllCodePoints(const std::string& text, std::string_view what) {
-  const auto points = CodePoints(text);
-  return !points.empty() && std::all_of(points.begin(), points.end(), [&](std::string_view point) {
+  const auto is = [&](std::string_view point) {
     if (what == "isspace") return IsSpaceCodePoint(point);
     if (what == "isdigit") return point.size() == 1 && point[0] >= '0' && point[0] <= '9';
     return MapCase(point, Case::kLower) != MapCase(point, Case::kUpper);  // isalpha, for letters with case
-  });
+  };
+  for (const std::string_view point : CodePoints(text)) {
+    if (!is(point)) return false;
+  }
+  return !text.empty();
 }
 
-Value StringList(const std::vector<std::string>& parts) {
+Value StringList(const std::vector<std::string>& parts, int line) {
+  CheckPieces(parts.size(), line);
   List out;
   for (const std::string& part : parts) out.emplace_back(part);
   return out;
@@ -90,12 +94,15 @@ Value CallStringMethod(const std::string& text, std::string_view name, const Arg
       Bad(arguments.line, "split: empty separator");
     if (by_space && name == "rsplit" && limit >= 0)
       Bad(arguments.line, "rsplit without a separator but with a limit is not supported");
-    if (name == "rsplit" && !by_space) return StringList(SplitRight(text, *separator->string(), limit));
-    return StringList(Split(text, by_space ? nullptr : separator->string(), limit));
+    if (name == "rsplit" && !by_space) {
+      return StringList(SplitRight(text, *separator->string(), limit), arguments.line);
+    }
+    return StringList(Split(text, by_space ? nullptr : separator->string(), limit), arguments.line);
   }
   if (name == "splitlines")
-    return StringList(SplitLines(
-        text, arguments.Find(0, "keepends") != nullptr && arguments.Find(0, "keepends")->truthy()));
+    return StringList(
+        SplitLines(text, arguments.Find(0, "keepends") != nullptr && arguments.Find(0, "keepends")->truthy()),
+        arguments.line);
   if (name == "startswith") return MatchesEdge(text, arguments, true);
   if (name == "endswith") return MatchesEdge(text, arguments, false);
   if (name == "replace") {
@@ -114,7 +121,7 @@ Value CallStringMethod(const std::string& text, std::string_view name, const Arg
   }
   if (name == "count") {
     const std::string& needle = RequireString(arguments, 0, name);
-    if (needle.empty()) return static_cast<int64_t>(CodePoints(text).size()) + 1;
+    if (needle.empty()) return NumCodePoints(text) + 1;
     int64_t count = 0;
     for (size_t at = 0; (at = text.find(needle, at)) != std::string::npos; at += needle.size()) ++count;
     return count;
@@ -305,10 +312,9 @@ Value GetItem(const Value& object, const Value& key, int line) {
       if (index >= 0 && index < static_cast<int64_t>(list->size()))
         return (*list)[static_cast<size_t>(index)];
     } else if (const auto* text = object.string()) {
-      const auto points = CodePoints(*text);
-      if (index < 0) index += static_cast<int64_t>(points.size());
-      if (index >= 0 && index < static_cast<int64_t>(points.size()))
-        return points[static_cast<size_t>(index)];
+      const int64_t size = NumCodePoints(*text);
+      if (index < 0) index += size;
+      if (index >= 0 && index < size) return SliceText(*text, index, index + 1, 1);
     }
   } else if (key.is_string()) {
     return GetAttribute(object, *key.string(), line);

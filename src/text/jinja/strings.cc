@@ -65,19 +65,39 @@ std::string MapCase(std::string_view text, Case to) {
 }
 
 std::string StripChars(std::string_view text, const std::string* chars, bool left, bool right) {
-  const std::vector<std::string_view> points = CodePoints(text);
-  std::vector<std::string_view> stripped;
-  if (chars != nullptr) stripped = CodePoints(*chars);
-  auto strips = [&](std::string_view point) {
-    if (chars == nullptr) return IsSpaceCodePoint(point);
-    return std::find(stripped.begin(), stripped.end(), point) != stripped.end();
+  const auto strips = [&](std::string_view point) {
+    return chars == nullptr ? IsSpaceCodePoint(point) : chars->find(point) != std::string::npos;
   };
-  size_t begin = 0, end = points.size();
-  while (left && begin < end && strips(points[begin])) ++begin;
-  while (right && end > begin && strips(points[end - 1])) --end;
-  if (begin == end) return {};
-  const char* last = points[end - 1].data() + points[end - 1].size();
-  return std::string(points[begin].data(), last);
+  while (left && !text.empty() && strips(FirstCodePoint(text))) {
+    text.remove_prefix(FirstCodePoint(text).size());
+  }
+  while (right && !text.empty() && strips(LastCodePoint(text))) {
+    text.remove_suffix(LastCodePoint(text).size());
+  }
+  return std::string(text);
+}
+
+std::string SliceText(std::string_view text, int64_t first, int64_t last, int64_t step) {
+  std::string out;
+  int64_t next = first;
+  if (step > 0) {
+    int64_t index = 0;
+    for (const std::string_view point : CodePoints(text)) {
+      if (next >= last) break;
+      if (index++ != next) continue;
+      out += point;
+      if (__builtin_add_overflow(next, step, &next)) break;
+    }
+    return out;
+  }
+  for (int64_t index = NumCodePoints(text) - 1; index >= 0 && next > last; --index) {
+    const std::string_view point = LastCodePoint(text);
+    text.remove_suffix(point.size());
+    if (index != next) continue;
+    out += point;
+    if (__builtin_add_overflow(next, step, &next)) break;
+  }
+  return out;
 }
 
 std::string ReplaceAll(std::string_view text, std::string_view old, std::string_view with, int64_t count) {
@@ -109,29 +129,30 @@ std::vector<std::string> Split(std::string_view text, const std::string* separat
     for (size_t found; limit != 0 && (found = text.find(*separator, at)) != std::string_view::npos;
          at = found + separator->size()) {
       parts.emplace_back(text.substr(at, found - at));
+      if (parts.size() > kMaxPieces) return parts;
       if (limit > 0) --limit;
     }
     parts.emplace_back(text.substr(at));
     return parts;
   }
-  const std::vector<std::string_view> points = CodePoints(text);
-  for (size_t i = 0; i < points.size();) {
-    if (IsSpaceCodePoint(points[i])) {
-      ++i;
+  while (!text.empty() && parts.size() <= kMaxPieces) {
+    const std::string_view point = FirstCodePoint(text);
+    if (IsSpaceCodePoint(point)) {
+      text.remove_prefix(point.size());
       continue;
     }
     if (limit == 0) {
-      parts.push_back(
-          StripChars(std::string_view(points[i].data(),
-                                      static_cast<size_t>(text.data() + text.size() - points[i].data())),
-                     nullptr, false, true));
+      parts.push_back(StripChars(text, nullptr, false, true));
       break;
     }
-    size_t end = i;
-    while (end < points.size() && !IsSpaceCodePoint(points[end])) ++end;
-    parts.emplace_back(points[i].data(), points[end - 1].data() + points[end - 1].size());
+    size_t end = 0;
+    for (const std::string_view next : CodePoints(text)) {
+      if (IsSpaceCodePoint(next)) break;
+      end += next.size();
+    }
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end);
     if (limit > 0) --limit;
-    i = end;
   }
   return parts;
 }
@@ -139,7 +160,7 @@ std::vector<std::string> Split(std::string_view text, const std::string* separat
 std::vector<std::string> SplitRight(std::string_view text, const std::string& separator, int64_t limit) {
   std::vector<std::string> parts;
   size_t end = text.size();
-  while (limit != 0) {
+  while (limit != 0 && parts.size() <= kMaxPieces) {
     const size_t found =
         end < separator.size() ? std::string_view::npos : text.rfind(separator, end - separator.size());
     if (found == std::string_view::npos) break;
@@ -154,7 +175,7 @@ std::vector<std::string> SplitRight(std::string_view text, const std::string& se
 
 std::vector<std::string> SplitLines(std::string_view text, bool keep_ends) {
   std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
+  for (size_t begin = 0; begin < text.size() && lines.size() <= kMaxPieces;) {
     size_t end = begin;
     while (end < text.size() && text[end] != '\n' && text[end] != '\r') ++end;
     size_t next = end;

@@ -16,6 +16,9 @@ enum class Case { kLower, kUpper, kTitle, kCapitalize };
 // str.replace(old, new, count); count < 0 replaces all.
 [[nodiscard]] std::string ReplaceAll(std::string_view text, std::string_view old, std::string_view with,
                                      int64_t count);
+// text[first:last:step] of code points. REQUIRES: both are inside, or -1 for `last` where `step` is negative.
+[[nodiscard]] std::string SliceText(std::string_view text, int64_t first, int64_t last, int64_t step);
+// These three end one piece after kMaxPieces (value.h), which whoever makes a list of them refuses.
 // str.split(separator, limit): `separator` nullptr splits on whitespace runs; limit < 0 is none.
 [[nodiscard]] std::vector<std::string> Split(std::string_view text, const std::string* separator,
                                              int64_t limit);

@@ -312,15 +312,33 @@ std::string ToJson(const Value& value, int indent, bool sort_keys, int line) {
   return std::move(writer.out);
 }
 
-std::vector<std::string_view> CodePoints(std::string_view text) {
-  std::vector<std::string_view> points;
-  for (size_t i = 0; i < text.size();) {
-    size_t next = i + 1;
-    while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80) ++next;
-    points.push_back(text.substr(i, next - i));
-    i = next;
+namespace {
+
+bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+}  // namespace
+
+void CheckPieces(size_t pieces, int line) {
+  if (pieces > kMaxPieces) {
+    throw RenderError(line, fmt::format("a string is made into a list of more than {} pieces", kMaxPieces));
   }
-  return points;
+}
+
+std::string_view FirstCodePoint(std::string_view text) {
+  size_t end = 1;
+  while (end < text.size() && Continues(text[end])) ++end;
+  return text.substr(0, end);
+}
+
+std::string_view LastCodePoint(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && Continues(text[begin])) --begin;
+  return text.substr(begin);
+}
+
+int64_t NumCodePoints(std::string_view text) {
+  if (text.empty()) return 0;
+  return 1 + std::count_if(text.begin() + 1, text.end(), [](char c) { return !Continues(c); });
 }
 
 List Iterate(const Value& value, int line) {
@@ -332,6 +350,7 @@ List Iterate(const Value& value, int line) {
     return out;
   }
   if (const auto* text = value.string()) {
+    CheckPieces(static_cast<size_t>(NumCodePoints(*text)), line);
     for (const std::string_view point : CodePoints(*text)) out.emplace_back(point);
     return out;
   }
@@ -342,7 +361,7 @@ int64_t Length(const Value& value, int line) {
   if (value.is_undefined()) return 0;
   if (const List* items = value.list()) return static_cast<int64_t>(items->size());
   if (value.is_mapping()) return static_cast<int64_t>(value.dict()->size());
-  if (const auto* text = value.string()) return static_cast<int64_t>(CodePoints(*text).size());
+  if (const auto* text = value.string()) return NumCodePoints(*text);
   throw RenderError(line, fmt::format("'{}' has no length", value.type_name()));
 }
 

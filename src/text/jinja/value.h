@@ -132,8 +132,43 @@ void SetKey(Dict& dict, std::string_view key, Value value);
 [[nodiscard]] int64_t Length(const Value& value, int line);
 [[nodiscard]] bool Contains(const Value& container, const Value& item, int line);
 
-// UTF-8 text as code points, for indexing and slicing.
-[[nodiscard]] std::vector<std::string_view> CodePoints(std::string_view text);
+// A string becomes a list of at most so many characters, words or lines: each takes some 50 bytes.
+inline constexpr size_t kMaxPieces = size_t{1} << 20;
+void CheckPieces(size_t pieces, int line);  // throws RenderError
+
+// The code point that `text` begins or ends with; a stray byte is one. REQUIRES: it is not empty.
+[[nodiscard]] std::string_view FirstCodePoint(std::string_view text);
+[[nodiscard]] std::string_view LastCodePoint(std::string_view text);
+[[nodiscard]] int64_t NumCodePoints(std::string_view text);
+
+// UTF-8 text as a range of code points, for loops. Keeps no list of them: a text may have 16 million.
+class CodePoints {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(std::string_view rest) : rest_(rest) { Measure(); }
+    std::string_view operator*() const { return rest_.substr(0, length_); }
+    Iterator& operator++() {
+      rest_.remove_prefix(length_);
+      Measure();
+      return *this;
+    }
+    bool operator==(const Iterator& other) const { return rest_.size() == other.rest_.size(); }
+
+   private:
+    void Measure() { length_ = rest_.empty() ? 0 : FirstCodePoint(rest_).size(); }
+
+    std::string_view rest_;
+    size_t length_ = 0;
+  };
+
+  explicit CodePoints(std::string_view text) : text_(text) {}
+  [[nodiscard]] Iterator begin() const { return Iterator(text_); }
+  [[nodiscard]] Iterator end() const { return Iterator(text_.substr(text_.size())); }
+
+ private:
+  std::string_view text_;
+};
 [[nodiscard]] std::string FormatFloat(double value);  // Python's repr(float)
 
 }  // namespace attest::jinja
