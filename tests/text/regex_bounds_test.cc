@@ -2,16 +2,14 @@
 // patterns of real tokenizers, and bounded for any pattern of a model's file.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <string>
 
+#include "tests/support/cpu_time.h"
 #include "tests/support/sanitizers.h"
 #include "text/split_regex.h"
 
 namespace attest {
 namespace {
-
-using Seconds = std::chrono::duration<double>;
 
 constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* kLlama3 =
@@ -26,10 +24,9 @@ std::string Repeat(std::string_view piece, size_t bytes) {
 }
 
 double SecondsToSplit(const SplitRegex& regex, const std::string& text, size_t* covered) {
-  const auto begin = std::chrono::steady_clock::now();
   *covered = 0;
-  regex.ForEachMatch(text, [&](size_t from, size_t to) { *covered += to - from; });
-  return Seconds(std::chrono::steady_clock::now() - begin).count();
+  return ThreadCpuSeconds(
+      [&] { regex.ForEachMatch(text, [&](size_t from, size_t to) { *covered += to - from; }); });
 }
 
 TEST(RegexBounds, TextsMadeToBacktrackTakeLinearTime) {
@@ -41,8 +38,8 @@ TEST(RegexBounds, TextsMadeToBacktrackTakeLinearTime) {
                               "\xC3\xA9", "\xE3\x80\x80", "a'", "\xF0\x9F\x99\x82", "a1!\n "}) {
       size_t covered = 0;
       const std::string text = Repeat(piece, kBytes);
-      // 1 second for 0.4 MB is far above the linear cost and far below the quadratic one.
-      EXPECT_LT(SecondsToSplit(*regex, text, &covered), 1.0) << pattern << " on " << piece;
+      // Of linear work, some 10 ms; of quadratic work, a minute.
+      EXPECT_LT(SecondsToSplit(*regex, text, &covered), 5.0) << pattern << " on " << piece;
       EXPECT_EQ(covered, text.size()) << pattern << " on " << piece << ": every byte belongs to a piece";
     }
   }
@@ -57,7 +54,7 @@ TEST(RegexBounds, PatternsThatExplodeEnd) {
     auto regex = SplitRegex::Compile(pattern);
     ASSERT_TRUE(regex) << pattern << ": " << regex.error().message;
     size_t covered = 0;
-    EXPECT_LT(SecondsToSplit(*regex, text, &covered), kSanitized ? 20.0 : 2.0) << pattern;
+    EXPECT_LT(SecondsToSplit(*regex, text, &covered), kSanitized ? 60.0 : 10.0) << pattern;
   }
 }
 

@@ -1,11 +1,9 @@
-// What a client can do to a model's chat template with the messages it sends: the work ends in time.
+// What a client can do to a model's chat template with the messages it sends: the work is counted, and ends.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <string>
 #include <tuple>
 
-#include "tests/support/sanitizers.h"
 #include "text/chat_template.h"
 
 namespace attest {
@@ -21,11 +19,9 @@ ChatTemplateInputs Messages(size_t count, size_t first_bytes, size_t other_bytes
   return inputs;
 }
 
-double SecondsToRender(const ChatTemplate& parsed, const ChatTemplateInputs& inputs, std::string* error) {
-  const auto begin = std::chrono::steady_clock::now();
+std::string ErrorOf(const ChatTemplate& parsed, const ChatTemplateInputs& inputs) {
   const auto text = parsed.Render(inputs);
-  *error = text ? "" : text.error().message;
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return text ? "" : text.error().message;
 }
 
 TEST(TemplateBounds, ALongFirstMessageLookedAtByEveryOtherOneEnds) {
@@ -38,9 +34,7 @@ TEST(TemplateBounds, ALongFirstMessageLookedAtByEveryOtherOneEnds) {
         "{% for m in messages %}{% set a = messages[0].content.split('y')[0] %}{% endfor %}"}) {
     const auto parsed = ChatTemplate::Parse(source);
     ASSERT_TRUE(parsed) << parsed.error().message;
-    std::string error;
-    EXPECT_LT(SecondsToRender(*parsed, inputs, &error), kSanitized ? 120.0 : 10.0) << source;
-    EXPECT_NE(error.find("steps"), std::string::npos) << source << ": " << error;
+    EXPECT_EQ(ErrorOf(*parsed, inputs), "chat template line 1: more than 2000000 steps") << source;
   }
 }
 
@@ -53,9 +47,7 @@ TEST(TemplateBounds, LongChatsOfRealUseRender) {
   for (const auto& [count, first, other] : {std::tuple(size_t{1}, size_t{14} << 20, size_t{0}),
                                             std::tuple(size_t{1000}, size_t{10000}, size_t{10000}),
                                             std::tuple(size_t{16000}, size_t{100}, size_t{100})}) {
-    std::string error;
-    EXPECT_LT(SecondsToRender(*parsed, Messages(count, first, other), &error), kSanitized ? 60.0 : 5.0);
-    EXPECT_EQ(error, "") << count;
+    EXPECT_EQ(ErrorOf(*parsed, Messages(count, first, other)), "") << count;
   }
 }
 
