@@ -36,10 +36,7 @@ Outcome Parse(std::string_view bytes, size_t step) {
     bytes.remove_prefix(std::min(step, bytes.size()));
     for (bool wants_more = false; !wants_more && !in.empty();) {
       if (attest::IsTooShortToParse(parser, in.size())) break;
-      boost::system::error_code ec;
-      const size_t taken = parser.put(boost::asio::buffer(in), ec);
-      if (taken > in.size()) std::abort();
-      in.erase(0, taken);
+      const boost::system::error_code ec = attest::Feed(parser, in);
       if (ec == http::error::need_more) {
         wants_more = true;
       } else if (ec) {
