@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 namespace attest {
 namespace {
@@ -44,16 +46,35 @@ const Buckets kRequestSeconds = {0.05, 0.1,  0.3,  0.5,  0.8,  1.0,  1.5,   2.0,
 const Buckets kStepSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                               0.1,    0.25,  0.5,    1.0,   2.5,  5.0,   10.0};
 
+// There from the first scrape on, though zero: PromQL's increase() sees no step from nothing to the first
+// value, so that an alert would sleep through it.
+constexpr std::array kAlertedResponses = {500, 503};
+constexpr std::array kRefusals = {400, 408, 413, 431, 503};  // what http_server.cc refuses with
+
 double Seconds(RequestRecord::TimePoint from, RequestRecord::TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+// Zeros for the kernels chosen at load that have computed nothing yet, as kAlertedResponses.
+std::vector<SentinelCounts> WithUnused(std::vector<SentinelCounts> counts,
+                                       const std::vector<std::pair<std::string, std::string>>& at_load) {
+  for (const AttentionPhase phase : kAttentionPhases) {
+    for (const auto& [name, kernel] : at_load) {
+      const bool is_counted = std::ranges::any_of(
+          counts, [&](const SentinelCounts& c) { return c.phase == phase && c.kernel == kernel; });
+      if (name == AttentionPhaseName(phase) && !is_counted)
+        counts.push_back({.kernel = kernel, .phase = phase});
+    }
+  }
+  return counts;
+}
+
 // add(name, help, type, value, labels).
 template <class Add>
-void AddSentinel(const SentinelStats& sentinel, const Add& add) {
+void AddSentinel(const SentinelStats& sentinel, const std::vector<SentinelCounts>& all, const Add& add) {
   using prometheus::MetricType;
   const auto by_kernel = [&](std::string_view name, std::string_view help, MetricType type, auto member) {
-    for (const SentinelCounts& counts : sentinel.counts) {
+    for (const SentinelCounts& counts : all) {
       add(name, help, type, static_cast<double>(counts.*member),
           {{"phase", AttentionPhaseName(counts.phase)}, {"kernel", std::string(counts.kernel)}});
     }
@@ -165,7 +186,9 @@ struct ServerMetrics::Impl {
       MakeCounters("attention_rows_total", "Query rows computed, by phase and kernel.");
 };
 
-ServerMetrics::ServerMetrics(const MetricsOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+ServerMetrics::ServerMetrics(const MetricsOptions& options) : impl_(std::make_unique<Impl>(options)) {
+  for (const int status : kAlertedResponses) impl_->responses.Add({{"code", std::to_string(status)}});
+}
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::OnStep(const StepRecord& step) {
@@ -281,7 +304,9 @@ std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& ht
   gauge("http_unread_bytes", "Bytes queued for slow readers.", http.unread_bytes);
   counter("http_slow_readers_closed_total", "Connections closed because nothing was read.",
           http.slow_readers_closed);
-  for (const auto& [status, count] : http.refused) {
+  std::map<int, uint64_t> refused = http.refused;
+  for (const int status : kRefusals) refused.try_emplace(status, 0);
+  for (const auto& [status, count] : refused) {
     add("http_refused_total", "Requests refused before they were read, by status.", MetricType::Counter,
         static_cast<double>(count), {{"code", std::to_string(status)}});
   }
@@ -292,7 +317,7 @@ std::string ServerMetrics::Render(const EngineStats& engine, const HttpStats& ht
     add("attention_kernel_info", "Kernel chosen at load for each phase.", MetricType::Gauge, 1,
         {{"phase", phase}, {"kernel", kernel}});
   }
-  if (sentinel) AddSentinel(*sentinel, add);
+  if (sentinel) AddSentinel(*sentinel, WithUnused(sentinel->counts, impl_->options.attention_kernels), add);
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);
   return out.str();

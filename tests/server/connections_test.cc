@@ -14,11 +14,15 @@ using std::chrono::milliseconds;
 
 class Connections : public ServerFixture {
  protected:
+  // The sum over its labels.
   [[nodiscard]] std::string Metric(const std::string& name) {
     const std::string text = Get(port(), "/metrics").body;
-    const size_t at = text.find(std::string("\n").append(name).append("{"));
-    const size_t value = text.find("} ", at) + 2;
-    return text.substr(value, text.find('\n', value) - value);
+    const std::string begin = "\n" + name + "{";
+    long sum = 0;
+    for (size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at + 1)) {
+      sum += std::stol(text.substr(text.find("} ", at) + 2));
+    }
+    return std::to_string(sum);
   }
 };
 

@@ -257,6 +257,21 @@ TEST_F(Routes, HistogramsHoldNoSequenceThatDidNotEndByItself) {
   }
 }
 
+TEST_F(Routes, WhatAlertsLookAtIsThereBeforeItHappens) {
+  StartServer();
+  const std::string text = Get(port(), "/metrics").body;
+  for (const int code : {500, 503}) {
+    const std::string line = "attest:http_responses_total{engine=\"0\",model_name=\"test-model\",code=\"" +
+                             std::to_string(code) + "\"} 0\n";
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+  for (const int code : {400, 408, 413, 431, 503}) {
+    const std::string line = "attest:http_refused_total{engine=\"0\",model_name=\"test-model\",code=\"" +
+                             std::to_string(code) + "\"} 0\n";
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+}
+
 TEST_F(Routes, MetricsCanTakeAnotherServersNames) {
   metrics_prefix_ = "vllm:";
   StartServer();

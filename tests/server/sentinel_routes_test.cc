@@ -86,6 +86,11 @@ TEST_F(SentinelRoutes, MetricsCountWhatWasCheckedAndEachFamilyIsDeclaredOnce) {
   EXPECT_TRUE(
       has("attest:attention_cases_total{engine=\"0\",model_name=\"test-model\",result=\"failed\"} 0"));
   EXPECT_TRUE(has("attest:engine_discarded_steps_total"));
+  // Of a kernel that was chosen and has computed nothing: an alert on an increase needs the zero before it.
+  EXPECT_TRUE(
+      has("attest:attention_mismatches_total{engine=\"0\",model_name=\"test-model\",kernel=\"cpu_general\","
+          "phase=\"decode\"} 0\n"))
+      << text;
   std::map<std::string, int> declared;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
