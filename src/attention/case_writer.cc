@@ -105,9 +105,18 @@ void CaseWriter::Work() {
 
 void CaseWriter::Write(const AttentionCaseFile& attention_case) {
   if (const Status made = MakeFolder(folder_); !made) return CountFailure(made.error().message);
-  if (CountCases(folder_) >= max_cases_) {
-    const std::lock_guard lock(mutex_);
-    ++stats_.skipped;
+  if (const int64_t held = CountCases(folder_); held >= max_cases_) {
+    bool first = false;
+    {
+      const std::lock_guard lock(mutex_);
+      ++stats_.skipped;
+      first = !std::exchange(has_said_full_, true);
+    }
+    if (first) {
+      LogWarning(fmt::format(
+          "attention case not written: {} holds {} and may hold {}; further ones are only counted",
+          folder_.string(), held, max_cases_));
+    }
     return;
   }
   const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());

@@ -1,5 +1,6 @@
 // Writes case files in the background, so that a slow, full or unwritable disk never delays a step. Owns one
-// thread, which is started by the first case. Any thread may add; errors are counted and the first is logged.
+// thread, which is started by the first case. Any thread may add; what is not written is counted, and the
+// first of it logged with its reason.
 #pragma once
 
 #include <condition_variable>
@@ -47,6 +48,7 @@ class CaseWriter {
   std::condition_variable changed_;
   std::deque<AttentionCaseFile> queue_;
   bool is_writing_ = false;
+  bool has_said_full_ = false;
   bool stopping_ = false;
   CaseWriterStats stats_;
   int64_t num_named_ = 0;  // cases that have got a name; the thread only

@@ -155,6 +155,23 @@ TEST(CaseWriter, KeepsItsLimitOverProcessesAndCountsTheRest) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 4);
 }
 
+// Who looks for the case of a mismatch must learn why there is none.
+TEST(CaseWriter, SaysOnceThatItsFolderIsFull) {
+  const TempFolder folder;
+  CaseWriter writer(folder.path(), 1);
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) {
+    writer.Add(EmptyCase());
+    writer.Flush();
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::string line =
+      "attention case not written: " + folder.path().string() + " holds 1 and may hold 1";
+  EXPECT_NE(log.find(line), std::string::npos) << log;
+  EXPECT_EQ(log.find(line), log.rfind("attention case not written"));
+  EXPECT_EQ(writer.stats().skipped, 2);
+}
+
 TEST(CaseWriter, AFolderThatCannotBeMadeIsCountedAndHurtsNobody) {
   const TempFolder folder;
   const auto file = folder.Write("file", "in the way");
