@@ -193,6 +193,7 @@ Status Serve(const ServeOptions& options, const HubEnvironment& environment) {
   if (std::string why = engine->stats().stopped_because; !why.empty()) {
     return Fail(ErrorCode::kInternal, std::move(why), "attention");
   }
+  LogInfo("stopped");  // a log without it is that of a process that was killed
   return {};
 }
 

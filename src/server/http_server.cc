@@ -486,6 +486,7 @@ void BoostHttpServer::Shutdown() {
 void BoostHttpServer::Stop() {
   Post([this] {
     StopListening();
+    connections_.ForEach([](Connection& c) { c.why_closed = "because the server stopped"; });
     for (const uint64_t id : connections_.ids()) Close(id);
     FinishIfIdle();
   });

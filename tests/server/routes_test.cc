@@ -315,6 +315,8 @@ TEST_F(Routes, DrainOfAnIdleServerEndsAtOnce) {
 
 TEST_F(Routes, StopAbortsWhatRuns) {
   step_time_ = milliseconds(2);
+  options_.http.log_requests = true;
+  ::testing::internal::CaptureStderr();
   StartServer();
   HttpClient client(port());
   client.SendRequest("POST", "/v1/completions", R"({"prompt":"hi","max_tokens":250,"n":4,"stream":true})");
@@ -324,6 +326,9 @@ TEST_F(Routes, StopAbortsWhatRuns) {
   EXPECT_TRUE(engine_->WaitUntilIdle());
   EXPECT_EQ(engine_->finished(FinishReason::kAbort), 4);
   server_.reset();
+  // And does not say that the client did it.
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("POST /v1/completions closed because the server stopped"), std::string::npos) << log;
 }
 
 }  // namespace
