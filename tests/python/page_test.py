@@ -64,6 +64,9 @@ class OfThePage(PageTest):
             kept = page.wait_for_answer()
             self.assertGreater(len(kept), 10)
             self.assertIn("stopped by you", page.text(".turn.assistant .meta"))
+            self.assertTrue(page.text("#announcer").rstrip().endswith("Stopped."))
+            # How full the context is by now, as a request that ended would have told.
+            self.assertGreater(int(re.match(r"context (\d+) of 512", page.text("#context-text"))[1]), 30)
             self.assert_dropped(page, before)
             self.assertEqual(page.answer(), kept)
             # The button does the same.
@@ -418,6 +421,19 @@ class OfThePage(PageTest):
             page.one(".failure button").click()
             page.until(lambda: not page.all(".failure") and page.all(".answer .tok"), "an answer")
             page.wait_for_answer()
+
+            # What was refused is no part of the next request, neither of the one shown nor of the one sent.
+            page.sampling(temperature=101)
+            page.ask("Refuse this")
+            page.sampling(temperature=0)
+            page.begin("Hi", Keys.NULL)
+            shown = page.text("#curl")
+            self.assertNotIn("Refuse this", shown)
+            page.one("#draft").send_keys(Keys.ENTER)
+            page.until(lambda: page.is_running() or not page.all(".failure"), "the request")
+            page.wait_for_answer()
+            self.assertEqual(page.text("#curl"), shown)
+            self.assertEqual([text for role, text in page.turns() if role == "user"], ["Hello", "Hi"])
 
             # A conversation that no longer fits.
             page.js("arguments[0].value = 'word '.repeat(3000)", page.one("#draft"))

@@ -66,7 +66,9 @@ const Chat = (() => {
   // ---- what is sent ----
 
   function requestFor(history, seed) {
-    const shared = {...Sampling.fields(seed), stream: true, stream_options: {include_usage: true}};
+    // The usage of each moment: an answer that is stopped has told how full the context is.
+    const streamed = {stream: true, stream_options: {include_usage: true, continuous_usage_stats: true}};
+    const shared = {...Sampling.fields(seed), ...streamed};
     if (!hasTemplate) {
       const prompt = history.map((turn) => turn.content).join("");
       return {
@@ -82,13 +84,20 @@ const Chat = (() => {
     };
   }
 
-  // The request that Enter would send; with nothing typed, the one that was sent last.
+  // A question that nothing answered is no part of the conversation.
+  const answered = () => {
+    const last = turns.at(-1);
+    return last && last.content === "" && last.tokens.length === 0 ? turns.slice(0, -2) : turns;
+  };
+
+  // The request that is being answered, or the one that Enter would send; with nothing typed, the one sent last.
   function currentRequest() {
+    if (running) return {...lastRequest, what: "The request that is being answered"};
     if (draft.value.trim() !== "" || lastRequest === null) {
-      const history = [...turns, {role: "user", content: draft.value}];
+      const history = [...answered(), {role: "user", content: draft.value}];
       return {...requestFor(history, nextSeed), what: "What Enter sends now"};
     }
-    return {...lastRequest, what: running ? "The request that is being answered" : "The request answered last"};
+    return {...lastRequest, what: "The request answered last"};
   }
 
   // The text and the logprobs' entries of one event, chat or completion.
@@ -136,7 +145,10 @@ const Chat = (() => {
     };
     try {
       for await (const event of Api.events(request.path, JSON.stringify(request.body), signal)) {
-        if (event.usage) usage = event.usage;
+        if (event.usage) {
+          usage = event.usage;
+          showContext(usage.prompt_tokens + usage.completion_tokens);
+        }
         const choice = event.choices[0];
         if (!choice) continue;
         const {text, entries} = readChoice(choice);
@@ -167,7 +179,7 @@ const Chat = (() => {
     if (failure)
       showFailure(turn, failure);
     else
-      speaker.end();
+      speaker.end(reason === "stopped" ? "Stopped." : "End of the answer.");
     keep();
     if (follows) scrollToEnd();
   }
@@ -248,7 +260,7 @@ const Chat = (() => {
       announce(this.rest.slice(0, end + 1));
       this.rest = this.rest.slice(end + 1).trimStart();
     }
-    end() { announce(`${this.rest} End of the answer.`); }
+    end(words) { announce(`${this.rest}\n${words}`.trim()); }
   }
 
   // ---- turns ----
@@ -267,8 +279,7 @@ const Chat = (() => {
 
   async function send(text) {
     if (running || text.trim() === "") return;
-    const wasFailed = turns.at(-1)?.node.classList.contains("failed") && turns.at(-1).tokens.length === 0;
-    if (wasFailed) cutFrom(turns.length - 2);  // a question without an answer is no part of the conversation
+    cutFrom(answered().length);
     addTurn("user", text);
     await answer();
   }
@@ -328,13 +339,8 @@ const Chat = (() => {
 
   // A question that nothing answered is kept as what is typed: it can be sent again.
   function keep() {
-    const isOpen = turns.length > 0 && turns.at(-1).content === "";
-    Keep.save({
-      turns: isOpen ? turns.slice(0, -2) : turns,
-      draft: isOpen ? turns.at(-2).content : "",
-      used,
-      request: lastRequest
-    });
+    const kept = answered();
+    Keep.save({turns: kept, draft: turns[kept.length]?.content ?? "", used, request: lastRequest});
   }
 
   function restore() {
