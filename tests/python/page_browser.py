@@ -226,6 +226,59 @@ class PageTest(unittest.TestCase):
         return Page(self.server.url, **how)
 
 
+# Colors as they end up: over the backgrounds under them, and thinned by the opacity of what they are in.
+CONTRAST = """
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+    const rgba = (color) => {
+      canvas.clearRect(0, 0, 1, 1);
+      canvas.fillStyle = color;
+      canvas.fillRect(0, 0, 1, 1);
+      const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+      return [r, g, b, a / 255];
+    };
+    const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+    const above = (node) => node ? [node, ...above(node.parentElement)] : [];
+    const backgroundOf = (node) => above(node).map((n) => rgba(getComputedStyle(n).backgroundColor))
+      .reduceRight((below, top) => over(top, below), [255, 255, 255, 1]);
+    const opacityOf = (node) => above(node).reduce((all, n) => all * Number(getComputedStyle(n).opacity), 1);
+    const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => [r, g, b].map((c) => linear(c / 255))
+      .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const contrast = (node, color, below) => {
+      const [r, g, b, a] = rgba(color);
+      const [dark, bright] = [light(over([r, g, b, a * opacityOf(node)], below)), light(below)].sort((x, y) => x - y);
+      return (bright + 0.05) / (dark + 0.05);
+    };
+    const isShown = (node) => node.checkVisibility({visibilityProperty: true}) && !node.closest(".sr, .skip");
+    let least = 21, at = null;
+    const see = (node, ratio) => { if (ratio < least) [least, at] = [ratio, node.outerHTML.slice(0, 200)]; };
+"""
+
+
+def least_contrast(page):
+    """The smallest contrast ratio (WCAG) of a text that is shown; less than 4.5 is an error in the console, too."""
+    return page.js(CONTRAST + """
+        const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode()) {
+          const node = walker.currentNode.parentElement;
+          if (walker.currentNode.textContent.trim() === "" || !isShown(node) || node.closest("script, style, option"))
+            continue;
+          see(node, contrast(node, getComputedStyle(node).color, backgroundOf(node)));
+        }
+        if (least < 4.5) console.error(`contrast ${least}: ${at}`);
+        return least;""")
+
+
+def least_edge_contrast(page):
+    """The same of the edges of boxes to type in, over what is around them; 3 is asked of them."""
+    return page.js(CONTRAST + """
+        for (const box of document.querySelectorAll("input:not([type=range]), textarea")) {
+          if (isShown(box)) see(box, contrast(box, getComputedStyle(box).borderTopColor, backgroundOf(box.parentElement)));
+        }
+        if (least < 3) console.error(`edge ${least}: ${at}`);
+        return least;""")
+
+
 def main():
     """Runs the tests of the calling script, or exits 77 with what is missing."""
     for is_missing, what in (

@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from page_browser import WAIT_SECONDS, ActionChains, Keys, Page, PageTest, Server, main
+from page_browser import WAIT_SECONDS, ActionChains, Keys, Page, PageTest, Server, least_contrast, main
 
 
 def run_curl(command, key=None):
@@ -221,7 +221,13 @@ class OfThePage(PageTest):
             )
             self.assertRegex(page.text("#popover .pop-head"), r"token 1 of \d+")
             page.driver.switch_to.active_element.send_keys(Keys.END)
-            self.assertRegex(page.text("#announcer"), r"\d %\. Instead: ")
+            # As words: no sign that stands for a blank or a line end.
+            self.assertRegex(page.text("#announcer"), r"^[^\u00b7\u21b5]+ [\d.]+ %\. Instead: [^\u00b7\u21b5]+ %\s?$")
+            said = page.js("return [' Paris', ' ', '   ', '\\n\\n', '', ' a\\tb', ' -', '.', 'constructor'].map(spokenText)")
+            self.assertEqual(
+                said,
+                ["Paris", "blank", "3 blanks", "line end  line end", "no text", "a tab b", "hyphen", "full stop", "constructor"],
+            )
             # All tokens, tinted; also the one that ended the answer, which has no text.
             page.one("#toggle-tokens").click()
             self.assertEqual(page.one("#toggle-tokens").get_attribute("aria-pressed"), "true")
@@ -460,6 +466,8 @@ class OfAServerThatGoes(unittest.TestCase):
             self.assertRegex(page.text(".failure"), "connection (broke off|ended) before the answer was complete")
             self.assertGreater(len(page.answer()), 5)  # what came is kept
             page.until(lambda: page.text("#status-text").startswith("no answer since"), "the state", seconds=15)
+            self.assertRegex(page.text("#engine-since"), "^as it was at ")
+            self.assertGreater(least_contrast(page), 4.5)
             page.picture("gone-light")
             page.begin("Are you there?")
             page.until(lambda: "The server does not answer" in page.text("li:last-child .failure"), "the failure")

@@ -134,6 +134,7 @@ const Chat = (() => {
     scrollToEnd();
     keep();
     const began = performance.now();
+    showMeta(turn, {began, first: null, isRunning: true});
     let first = null, last = null, usage = null, reason = null, failure = null, frame = null;
     const speaker = new Speaker();
     const draw = () => {
@@ -174,7 +175,6 @@ const Chat = (() => {
     turn.node.classList.remove("busy");
     turn.body.removeAttribute("aria-busy");
     showMeta(turn, {began, first, last, usage, reason, seed: request.body.seed});
-    if (usage) showContext(usage.prompt_tokens + usage.completion_tokens);
     setBusy(false);
     if (failure)
       showFailure(turn, failure);
@@ -212,7 +212,7 @@ const Chat = (() => {
     const titles = {
       0: turn.tokens.length > 0 ? "Broken off" : "No answer",
       400: "Refused",
-      401: "The key is missing or wrong",
+      401: "No entry",
       404: "Not found",
       413: "Too large",
       503: "Busy"
@@ -376,10 +376,22 @@ const Chat = (() => {
   const scrollToEnd = () => {
     scroller.scrollTop = scroller.scrollHeight;
   };
+  // Who reads the end stays there when a screen keyboard comes, the window turns, or another view was shown meanwhile.
+  let wasAtEnd = true;
+  scroller.addEventListener("scroll", () => {
+    wasAtEnd = isAtEnd();
+  });
+  new ResizeObserver(() => {
+    if (wasAtEnd) scrollToEnd();
+  }).observe(scroller);
 
+  // One of the two buttons is there; the focus of the one that goes must not be lost.
   function setBusy(isBusy) {
-    byId("stop").hidden = !isBusy;
-    byId("send").hidden = isBusy;
+    const [shown, gone] = isBusy ? [byId("stop"), byId("send")] : [byId("send"), byId("stop")];
+    const hadFocus = document.activeElement === gone;
+    shown.hidden = false;
+    gone.hidden = true;
+    if (hadFocus) (matchMedia("(pointer: fine)").matches ? draft : shown).focus();
     onRequest();
   }
 
@@ -391,12 +403,14 @@ const Chat = (() => {
   }
 
   function setTokens(isOn) {
+    const follows = isAtEnd();
     showsTokens = isOn;
     TokenPopover.hide();
     document.documentElement.classList.toggle("tinted", isOn);
     byId("toggle-tokens").setAttribute("aria-pressed", String(isOn));
     for (const turn of turns)
       if (turn.role === "assistant") turn.show();
+    if (follows) scrollToEnd();
   }
 
   draft.addEventListener("input", () => {

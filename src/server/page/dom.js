@@ -53,6 +53,19 @@ function formatDuration(seconds) {
 const visibleText = (text) =>
     text.replace(/ /g, "\u00b7").replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5").replace(/\r/g, "\u240d") || "\u2205";
 
+// A token as a screen reader can say it. The blank before a word is part of nearly every one and goes without saying; a
+// mark that stands alone would be passed over in silence.
+const SPOKEN_NAMES = new Map([
+  ["\n", "line end"], ["\t", "tab"], ["\r", "carriage return"], [".", "full stop"], [",", "comma"], [":", "colon"],
+  [";", "semicolon"], ["!", "exclamation mark"], ["?", "question mark"], ["-", "hyphen"], ["'", "apostrophe"],
+  ["\"", "quote"], ["(", "left bracket"], [")", "right bracket"], ["*", "star"], ["`", "backtick"]
+]);
+function spokenText(text) {
+  const word = text.replace(/^ (?=\S)/, "");
+  const named = SPOKEN_NAMES.get(word) ?? word.replace(/[\n\t\r]/g, (c) => ` ${SPOKEN_NAMES.get(c)} `).trim();
+  return named || (text === "" ? "no text" : text.length === 1 ? "blank" : `${text.length} blanks`);
+}
+
 async function copyText(text, button) {
   const label = button.textContent;
   try {
@@ -67,6 +80,7 @@ async function copyText(text, button) {
     area.remove();
     button.focus();
   }
+  announce(button.textContent);  // by a shortcut the button may be out of sight
   setTimeout(() => {
     button.textContent = label;
   }, 1200);

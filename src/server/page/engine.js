@@ -148,7 +148,7 @@ const EngineView = (() => {
     const seconds = previous ? (now.at - previous.at) / 1000 : 1;
     const generated = rate(now.tokens.generated, previous?.tokens.generated, seconds);
     const prompted = rate(now.tokens.prompt, previous?.tokens.prompt, seconds);
-    gauges.get("speed").push(generated, formatRate(generated), prompted > 0 ? `+${formatShort(prompted)} read` : "");
+    gauges.get("speed").push(generated, formatRate(generated), prompted > 0 ? `+${formatShort(prompted)} in` : "");
     const {running, waiting, max_running: most} = now.sequences;
     gauges.get("running").push(running, formatCount(running), `of ${formatCount(most)}`);
     gauges.get("waiting").push(waiting, formatCount(waiting), "");
@@ -198,7 +198,11 @@ const EngineView = (() => {
       lostAt ??= new Date();
       for (const gauge of gauges.values()) gauge.push(null);
       if (previous) previous.wasLost = true;
-      if (failures > 1) onState("lost", `no answer since ${lostAt.toLocaleTimeString()}`);
+      if (failures > 1) {
+        const since = lostAt.toLocaleTimeString();
+        setText(byId("engine-since"), `as it was at ${since}`);
+        onState("lost", `no answer since ${since}`);
+      }
     }
     if (!document.hidden) timer = setTimeout(poll, Math.max(100, PERIOD_MS - (performance.now() - started)));
   }

@@ -7,6 +7,7 @@ function askForKey(message = "") {
   setText(byId("key-error"), message);
   if (!byId("key-dialog").open) byId("key-dialog").showModal();
   byId("key").focus();
+  byId("key").select();
 }
 
 async function loadModels() {
@@ -158,6 +159,7 @@ EngineView.onstate = (state, words) => {
   byId("status").dataset.state = state;
   byId("engine").dataset.state = state;
   setText(byId("status-text"), words);
+  byId("status").title = words;  // there may be no room for all of them
 };
 EngineView.onfound = (now) => {  // also when the server is back: it may be another one
   Sampling.setDefaults(now.default_sampling);

@@ -155,7 +155,7 @@ const Markdown = (() => {
     copy.addEventListener("click", () => copyText(code.textContent, copy));
     return make(
         "div", {class: "code"}, make("div", {class: "code-head"}, make("span", {}, block.language || "code"), copy),
-        make("pre", {tabindex: "0"}, code));
+        make("pre", {tabindex: "0", role: "region", "aria-label": `Code, ${block.language || "no language"}`}, code));
   }
 
   function renderList(out, block) {

@@ -38,6 +38,12 @@ const Sampling = (() => {
       inputs.set(field.name, input);
       notes.set(field.name, note);
       input.addEventListener("input", () => changed(field.name));
+      input.addEventListener("keydown", (event) => {
+        const direction = {ArrowUp: 1, ArrowDown: -1}[event.key];
+        if (!direction || field.max === undefined) return;
+        event.preventDefault();
+        step(field, direction);
+      });
       const row = make("div", {class: "field", title: field.help}, make("label", { for: id
                        }, field.name));
       if (field.max !== undefined) {
@@ -62,6 +68,15 @@ const Sampling = (() => {
     form.append(
         textField("stop", "stop", 2, "strings that end the answer, one a line"),
         textField("system", "system message", 3, "what the model is told first"));
+  }
+
+  // One step of the slider from what holds now: a number box alone would go by whole ones, from 0.
+  function step(field, direction) {
+    const input = inputs.get(field.name);
+    const now = Number(input.value !== "" ? input.value : defaults[field.name] ?? field.min);
+    const next = Math.max(field.min, Math.min(field.max, now + direction * field.step));
+    input.value = String(Number(next.toFixed(6)));
+    changed(field.name);
   }
 
   function textField(name, label, rows, help) {

@@ -124,7 +124,8 @@ const TokenPopover = (() => {
 
   // Under the token, or over it where there is no room; inside the window.
   function place(span) {
-    const at = span.getClientRects()[0] ?? span.getBoundingClientRect();
+    // A token that begins with the blank at a line's end has its word in the next line.
+    const at = [...span.getClientRects()].sort((a, b) => b.width - a.width)[0] ?? span.getBoundingClientRect();
     const box = popover.getBoundingClientRect();
     const left = Math.max(8, Math.min(at.left - 12, innerWidth - box.width - 8));
     const below = at.bottom + 6 + box.height < innerHeight || at.top < box.height + 10;
@@ -140,11 +141,9 @@ const TokenPopover = (() => {
 
   const spoken = (list, i) => {
     const entry = list.tokens[i];
+    const words = (one) => `${spokenText(one.token)} ${formatPercent(Math.exp(one.logprob))}`;
     const others = (entry.top_logprobs ?? []).filter((other) => other.token !== entry.token).slice(0, 3);
-    return `${visibleText(entry.token)}, ${formatPercent(Math.exp(entry.logprob))}. ` +
-        `Instead: ${
-               others.map((other) => `${visibleText(other.token)} ${formatPercent(Math.exp(other.logprob))}`)
-                   .join(", ")}`;
+    return `${words(entry)}.${others.length > 0 ? ` Instead: ${others.map(words).join(", ")}` : ""}`;
   };
 
   // Makes the tokens in `body` show their alternatives, by pointer, by touch, and with the arrow keys while it has
@@ -192,5 +191,8 @@ const TokenPopover = (() => {
   return {watch, hide, isShown: () => current !== null};
 })();
 
-// Tells a screen reader, once it is silent.
-function announce(text) { setText(byId("announcer"), text); }
+// Tells a screen reader, once it is silent. The same words are told again: a blank makes them new.
+function announce(text) {
+  const announcer = byId("announcer");
+  announcer.textContent = announcer.textContent === text ? `${text}\u00a0` : text;
+}
