@@ -241,6 +241,31 @@ class OfTheLook(PageTest):
             self.assertLess(reached.index("answer"), reached.index("draft"))
             self.assertLess(reached.index("draft"), reached.index("p-temperature"))
 
+    def test_marks_keep_their_color_where_colors_are_forced_and_the_skip_link_hides_at_any_size(self):
+        with self.open() as page:
+
+            def marks():
+                return page.js("""
+                    const dot = getComputedStyle(document.querySelector(".dot")).backgroundColor;
+                    const phase = document.querySelector(".kernels li");
+                    phase.dataset.active = true;
+                    return [dot, getComputedStyle(phase, "::before").backgroundColor];""")
+
+            usual = marks()
+            page.driver.execute_cdp_cmd(
+                "Emulation.setEmulatedMedia",
+                {"features": [{"name": "forced-colors", "value": "active"}, {"name": "prefers-color-scheme", "value": "light"}]},
+            )
+            self.assertTrue(page.js("return matchMedia('(forced-colors: active)').matches"))
+            self.assertEqual(marks(), usual)
+            page.js("document.activeElement.blur(); document.documentElement.style.setProperty('font-size', '40px')")
+            bottom = "return document.querySelector('.skip').getBoundingClientRect().bottom"
+            self.assertLessEqual(page.js(bottom), 0)
+            page.js("document.body.tabIndex = -1; document.body.focus()")
+            ActionChains(page.driver).send_keys(Keys.TAB).perform()
+            self.assertEqual(page.js("return document.activeElement.className"), "skip")
+            self.assertGreater(page.js(bottom), 40)
+
     def test_the_shortcuts_are_listed_and_work(self):
         with self.open() as page:
             page.one("#draft").send_keys("?", Keys.SHIFT, Keys.ENTER, Keys.SHIFT, "b")
