@@ -74,9 +74,9 @@ void AddEngine(CLI::App& app, ModelFlags& flags) {
       ->transform(ShortNumber())
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option(
-         "--long-prefill-token-threshold", flags.long_prefill_token_threshold,
-         "Most tokens of one prompt in a step that others wait behind; 0 takes three quarters of what is left of the budget")
+  app.add_option("--long-prefill-token-threshold", flags.long_prefill_token_threshold,
+                 "Most tokens of one prompt in a step that others wait behind; 0 takes three quarters of "
+                 "what is left of the budget")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--scheduling-policy", flags.scheduling_policy,

@@ -212,7 +212,7 @@ const Chat = (() => {
     const titles = {
       0: turn.tokens.length > 0 ? "Broken off" : "No answer",
       400: "Refused",
-      401: "No entry",
+      401: "Not let in",
       404: "Not found",
       413: "Too large",
       503: "Busy"
