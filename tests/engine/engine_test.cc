@@ -47,6 +47,7 @@ TEST(Engine, RefusesBadOptionsAndBadRequestsWithTheField) {
   EXPECT_EQ(good->stats().num_waiting, 0);
 }
 
+// Bug case C18, in the engine: the natural end is told, also exactly at the limit.
 TEST(Engine, EndsOnEosAndOnStopIdsAndReportsTheId) {
   const std::vector<int32_t> text = TextAlone(2, 10, 20);
   // The first id that did not come before, so that it ends the text exactly there.

@@ -87,6 +87,14 @@ TEST(PrefixCacheEngine, C09SequencesStoppedInTheMiddleLeaveNothingWrong) {
     for (int i = 0; i < steps; ++i) rig.engine.Step();
     rig.engine.Abort(a);
     rig.engine.Abort(b);
+    // The next turns of the same chats find what was generated, whose newest token was never computed.
+    std::vector<RequestSpec> next{first, second};
+    for (size_t i = 0; i < 2; ++i) {
+      for (const int32_t id : stopped[i].tokens) next[i].prompt.push_back(id);
+      for (const int32_t id : Prompt(3, 90)) next[i].prompt.push_back(id);
+      next[i].sampling.max_tokens = 4;
+    }
+    EXPECT_EQ(rig.Serve(next), WithoutCache(next)) << steps;
   }
   EXPECT_EQ(rig.Serve({first, second}), WithoutCache({first, second}));
   EXPECT_GT(rig.engine.scheduler().cache_hits(), 0);

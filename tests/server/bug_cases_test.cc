@@ -184,14 +184,17 @@ TEST_F(BugCases, C20AnErrorMidStreamIsAnErrorEventAndNoReason) {
 TEST_F(BugCases, C21TheBodyOfALoadGeneratorGivesExactlyItsTokens) {
   script_ = [](const Request&) { return Ids{'a', FakeTokenizer::kEos}; };
   StartServer();
-  const std::string fields =
-      R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"max_tokens":2,)"
-      R"("max_completion_tokens":2,"stop":null,"ignore_eos":true,"logprobs":null,"seed":null})";
-  for (const auto& events : {Events(Complete(R"({"prompt":"a",)" + fields)),
-                             Events(Chat(R"({"messages":[{"role":"user","content":"a"}],)" + fields))}) {
-    EXPECT_EQ(events.back()["choices"], json::array());
-    EXPECT_EQ(events.back()["usage"]["completion_tokens"], 2);
-    EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+  for (const char* limit : {R"("max_tokens":2,"max_completion_tokens":2)", R"("max_tokens":2)",
+                            R"("max_completion_tokens":2,"max_tokens":null)"}) {
+    const std::string fields =
+        limit + std::string(R"(,"stream":true,"stop":null,"ignore_eos":true,"logprobs":null,"seed":null,)"
+                            R"("stream_options":{"include_usage":true,"continuous_usage_stats":true}})");
+    for (const auto& events : {Events(Complete(R"({"prompt":"a",)" + fields)),
+                               Events(Chat(R"({"messages":[{"role":"user","content":"a"}],)" + fields))}) {
+      EXPECT_EQ(events.back()["choices"], json::array());
+      EXPECT_EQ(events.back()["usage"]["completion_tokens"], 2) << limit;
+      EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+    }
   }
 }
 
