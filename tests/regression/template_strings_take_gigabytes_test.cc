@@ -94,11 +94,10 @@ TEST(TemplateLists, AreNotGoneThroughAgainForEachMessage) {
   for (const char* source :
        {"{% for m in messages %}{% set u = messages | selectattr('role', 'equalto', 'x') | list %}"
         "{% endfor %}",
-        "{% for m in messages %}{% set u = messages[1:] %}{% endfor %}",
-        "{% for m in messages %}{% set u = messages | map(attribute='role') %}{% endfor %}"}) {
-    EXPECT_EQ(RenderedWith(source, "a", 16384), "error: chat template line 1: more than 2000000 steps")
+        "{% for m in messages %}{% set u = messages[1:] %}{% endfor %}"}) {
+    EXPECT_EQ(RenderedWith(source, "a", 3000), "error: chat template line 1: more than 2000000 steps")
         << source;
-    EXPECT_EQ(RenderedWith(source, "a", 1000), "") << source;
+    EXPECT_EQ(RenderedWith(source, "a", 500), "") << source;
   }
   // These look at one of them.
   EXPECT_EQ(RenderedWith(
