@@ -813,7 +813,7 @@ def main():
     parser.add_argument("--idle", type=int, default=5000)
     parser.add_argument("--active", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--tokens", type=int, default=1900, help="of each active stream; they must last")
+    parser.add_argument("--tokens", type=int, default=6000, help="of each active stream; they must last")
     parser.add_argument("--max-added", type=float, default=0.05, help="seconds, p99, from the engine to the sockets")
     parser.add_argument("--max-steps", type=float, default=2, help="storm: steps after the last client left")
     parser.add_argument("--kv-gib", type=float, default=1.0)
